@@ -1,0 +1,5 @@
+"""``python -m gemmdesc``: the command line."""
+
+from gemmdesc.cli import main
+
+main()

@@ -1,0 +1,63 @@
+"""Operands as pairs of a value and the exponent that the hardware aligns by."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmdesc.bits import Bits, bits_dtype
+from gemmdesc.dtypes import DType, Format
+from gemmdesc.errors import InvalidInputError
+
+#: Stands for the exponent of an exact zero; the sum of two still fits int16, and lies below every product of non-zeros.
+ZERO_OPERAND_EXPONENT = -16384
+
+Values = npt.NDArray[np.float32]
+Exponents = npt.NDArray[np.int16]
+
+
+def decode(bits: Bits, dtype: DType) -> tuple[Values, Exponents]:
+    """Exact float32 values and alignment exponents (int16) of ``bits``, any shape, in C order.
+
+    A normal number has the exponent of its leading bit; a subnormal has its format's minimum exponent, its significand
+    being below 1; a zero has ``ZERO_OPERAND_EXPONENT``.  The 13 low bits of a tfloat32 pattern are ignored.
+    ``float8_e4m3fn`` has no infinity and one NaN per sign.
+
+    Raises:
+        InvalidInputError: ``dtype`` is float64, or ``bits`` is not of its unsigned type.
+    """
+    if dtype is DType.FLOAT64:
+        raise InvalidInputError("dtype must be at most 32 bits wide (got float64)")
+    if bits.dtype != bits_dtype(dtype):
+        raise InvalidInputError(f"bits must be {bits_dtype(dtype)} patterns of {dtype.value} (got {bits.dtype})")
+    layout = dtype.format
+    bits = np.ascontiguousarray(bits)
+    if layout.storage_bits > 16 or bits.size < 1 << layout.storage_bits:
+        return _decode_patterns(bits, layout)
+    # For many elements a table over all patterns is far cheaper than ldexp on each.
+    values, exponents = _decode_patterns(np.arange(1 << layout.storage_bits, dtype=np.uint32), layout)
+    return values[bits], exponents[bits]
+
+
+def _decode_patterns(bits: Bits, layout: Format) -> tuple[Values, Exponents]:
+    exponent_bits = (1 - layout.min_exponent).bit_length() + 1
+    unused = layout.storage_bits - 1 - exponent_bits - layout.fraction_bits
+    pattern = bits.astype(np.int64) >> unused
+    fraction = pattern & ((1 << layout.fraction_bits) - 1)
+    field = (pattern >> layout.fraction_bits) & ((1 << exponent_bits) - 1)
+    negative = (bits >> (layout.storage_bits - 1)) & 1 == 1
+
+    exponent = np.maximum(field, 1) + (layout.min_exponent - 1)
+    significand = fraction + ((field > 0).astype(np.int64) << layout.fraction_bits)
+    values = np.ldexp(significand.astype(np.float64), exponent - layout.fraction_bits)
+
+    last = (1 << exponent_bits) - 1
+    if last - 1 + layout.min_exponent > layout.max_exponent:
+        values[field == last] = np.inf
+        values[(field == last) & (fraction > 0)] = np.nan
+    else:
+        values[(field == last) & (fraction == (1 << layout.fraction_bits) - 1)] = np.nan
+    values = np.where(negative, -values, values)
+    exponent[values == 0] = ZERO_OPERAND_EXPONENT
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(np.float32), exponent.astype(np.int16)

@@ -1,0 +1,208 @@
+"""Execute a descriptor on the CPU, bit for bit: the meaning of a :class:`~gemmdesc.descriptor.GEMMDesc`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+from numba import config
+
+from gemmdesc.arithmetic.decode import decode
+from gemmdesc.arithmetic.epilogue import EpilogueInputs, apply_epilogue
+from gemmdesc.arithmetic.kernels import LANES, FusedParameters, Operand, Program, Target, execute, tasks
+from gemmdesc.bits import Bits, bits_dtype, from_float32, to_float32
+from gemmdesc.descriptor import Accumulator, FusedDot, GEMMDesc, ResidueLast, Rounding, ScalarStep
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import InvalidInputError
+from gemmdesc.schedule import ROUNDINGS, Schedule, make_schedule
+
+Index = npt.NDArray[np.int64]
+Float32Array = npt.NDArray[np.float32]
+
+_NO_EPILOGUE = EpilogueInputs()
+#: Beyond these a zero's exponent hides every product, or none, of the formats that a descriptor may name.
+_LOWEST_ZERO, _HIGHEST_ZERO = -400, 400
+#: Multiply-adds below which starting threads costs more than it saves.
+_WORTH_THREADS = 1 << 20
+_RANGES_PER_THREAD = 8
+
+
+def replay(
+    desc: GEMMDesc,
+    a: Bits,
+    b: Bits,
+    *,
+    rows: npt.ArrayLike | None = None,
+    cols: npt.ArrayLike | None = None,
+    epilogue: EpilogueInputs = _NO_EPILOGUE,
+) -> Bits:
+    """The bytes of D = A B that ``desc`` fixes, for all outputs or for chosen rows and columns.
+
+    ``a``: (m, k) bit patterns of ``desc.a_dtype``; ``b``: (k, n) of ``desc.b_dtype``, in the unsigned type of the
+    format's size (:func:`gemmdesc.bits.bits_dtype`), any strides.  ``rows``, ``cols``: indices of the wanted outputs,
+    default all.  Returns (len(rows), len(cols)) bit patterns of ``desc.output_dtype``.
+
+    Roundings happen where ``docs/arithmetic.md`` says: at the end of every step, where a cut stores or adds a partial
+    sum, in the epilogue's steps, and once to the output type.  NaN is canonical (0x7fffffff, or 0x7fff in 16 bits).
+
+    Raises:
+        InvalidInputError: shapes, element types or indices do not fit; the descriptor names an operand type wider than
+            32 bits or an output type other than float16, bfloat16, float32; the sum of a step does not fit 53 bits.
+    """
+    m, n, k = _check_operands(desc, a, b)
+    chosen_rows, chosen_cols = _indices("rows", rows, m), _indices("cols", cols, n)
+    schedule = make_schedule(desc, k)
+    values = _run(
+        desc.accumulator.step,
+        schedule,
+        a[np.ix_(chosen_rows, schedule.order)],
+        b[np.ix_(schedule.order, chosen_cols)],
+        desc.a_dtype,
+        desc.b_dtype,
+        None,
+    )
+    values = apply_epilogue(values, desc.epilogue, epilogue, shape=(m, n), rows=chosen_rows, cols=chosen_cols)
+    return from_float32(values, desc.output_dtype)
+
+
+def fused_dot(step: FusedDot, a: Bits, b: Bits, c: Bits, *, a_dtype: DType, b_dtype: DType, instruction_k: int) -> Bits:
+    """Matrix instructions D = A B + C: a chain of ``step`` per output from ``c`` on, ``instruction_k`` products a step.
+
+    ``a``: (m, k) bit patterns of ``a_dtype``; ``b``: (k, n) of ``b_dtype``; ``c``: (m, n) of the accumulator's type.
+    Returns (m, n) bit patterns of ``step.accumulator_dtype``; with k = 0 those of ``c``, NaN made canonical.
+
+    Raises:
+        InvalidInputError: as :func:`replay`; or ``c`` is not (m, n).
+    """
+    accumulator = Accumulator(instruction_k=instruction_k, residue=ResidueLast(), step=step)
+    desc = GEMMDesc(
+        a_dtype=a_dtype,
+        b_dtype=b_dtype,
+        output_dtype=step.accumulator_dtype,
+        summed_k=max(a.shape[-1:], default=0),
+        cuts=(),
+        accumulator=accumulator,
+    )
+    m, n, k = _check_operands(desc, a, b)
+    if c.shape != (m, n) or c.dtype != bits_dtype(step.accumulator_dtype):
+        raise InvalidInputError(
+            f"c must be ({m}, {n}) patterns of {step.accumulator_dtype.value} (got {c.shape}, {c.dtype})"
+        )
+    start = to_float32(c, step.accumulator_dtype)
+    return from_float32(_run(step, make_schedule(desc, k), a, b, a_dtype, b_dtype, start), step.accumulator_dtype)
+
+
+def _check_operands(desc: GEMMDesc, a: Bits, b: Bits) -> tuple[int, int, int]:
+    for name, array, dtype in (("a", a, desc.a_dtype), ("b", b, desc.b_dtype)):
+        if dtype is DType.FLOAT64:
+            raise InvalidInputError(f"{name}_dtype must be at most 32 bits wide (got float64)")
+        if array.ndim != 2 or array.dtype != bits_dtype(dtype):
+            raise InvalidInputError(
+                f"{name} must be a matrix of {bits_dtype(dtype)} patterns of {dtype.value} "
+                f"(got {array.ndim} dimensions of {array.dtype})"
+            )
+    if a.shape[1] != b.shape[0]:
+        raise InvalidInputError(f"b must have as many rows as a has columns, {a.shape[1]} (got {b.shape[0]})")
+    if desc.output_dtype not in ROUNDINGS:
+        known = ", ".join(d.value for d in ROUNDINGS)
+        raise InvalidInputError(f"output_dtype must be one of {known} (got {desc.output_dtype.value})")
+    return a.shape[0], b.shape[1], a.shape[1]
+
+
+def _indices(name: str, chosen: npt.ArrayLike | None, size: int) -> Index:
+    if chosen is None:
+        return np.arange(size, dtype=np.int64)
+    index = np.asarray(chosen)
+    if index.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if index.ndim != 1 or index.dtype.kind not in "iu" or index.min() < 0 or index.max() >= size:
+        raise InvalidInputError(f"{name} must be a list of indices below {size} (got {chosen!r})")
+    return index.astype(np.int64)
+
+
+def _run(
+    step: FusedDot | ScalarStep,
+    schedule: Schedule,
+    a: Bits,
+    b: Bits,
+    a_dtype: DType,
+    b_dtype: DType,
+    start: Float32Array | None,
+) -> Float32Array:
+    """Float32 sums (m, n) of ``a`` (m, k) and ``b`` (k, n), whose k are in schedule order already."""
+    m, n = a.shape[0], b.shape[1]
+    if n < m:
+        # Lanes run along columns and a step is symmetric in its operands: the longer side becomes the columns.
+        turned = None if start is None else start.T
+        return _run(step, schedule, b.T, a.T, b_dtype, a_dtype, turned).T
+    if m == 0:
+        return np.empty((m, n), dtype=np.float32)
+    width = -(-n // LANES) * LANES
+    opening = np.zeros((m, width), dtype=np.float32)
+    if start is not None:
+        opening[:, :n] = start
+    out = np.empty((m, width), dtype=np.float32)
+    program = Program(
+        schedule.leaf_offsets, schedule.step_ends, schedule.step_offsets, schedule.program, schedule.stack_depth
+    )
+    targets = tuple(_target(dtype, dtype.format.fraction_bits) for dtype in ROUNDINGS)
+    fused_dot_step = isinstance(step, FusedDot)
+    fused = isinstance(step, ScalarStep) and step.fused
+    rows, columns = Operand(*decode(a, a_dtype)), _columns(b, b_dtype, width)
+    parameters = _parameters(step, schedule)
+
+    def work(first: int, last: int) -> None:
+        execute(out, opening, rows, columns, program, targets, fused_dot_step, fused, parameters, first, last)
+
+    _spread(work, tasks(m, width // LANES), out.size * len(schedule.order))
+    return out[:, :n]
+
+
+def _spread(work: Callable[[int, int], None], count: int, products: int) -> None:
+    """Call ``work(first, last)`` for consecutive ranges that cover ``count`` tasks, on Numba's number of threads."""
+    threads = min(config.NUMBA_NUM_THREADS, count)
+    if threads == 1 or products < _WORTH_THREADS:
+        work(0, count)
+        return
+    edges = np.linspace(0, count, min(count, threads * _RANGES_PER_THREAD) + 1).astype(np.int64).tolist()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, edges[:-1], edges[1:]))
+
+
+def _columns(b: Bits, dtype: DType, width: int) -> Operand:
+    k, n = b.shape
+    padded = np.zeros((k, width), dtype=b.dtype)
+    padded[:, :n] = b
+    tiles = np.ascontiguousarray(padded.reshape(k, width // LANES, LANES).transpose(1, 0, 2))
+    return Operand(*decode(tiles, dtype))
+
+
+def _target(dtype: DType, fraction_bits: int) -> Target:
+    layout = dtype.format
+    return Target(fraction_bits, layout.min_exponent, 2.0 ** (layout.max_exponent + 1))
+
+
+def _parameters(step: FusedDot | ScalarStep, schedule: Schedule) -> FusedParameters:
+    if isinstance(step, ScalarStep):
+        return FusedParameters(1, 0, False, False, _target(DType.FLOAT32, 23))
+    longest = int(np.diff(schedule.step_ends, prepend=0).max(initial=0))
+    # A term stays below 2^(fraction_bits + 2), and float64 holds integers up to 2^53.
+    if step.fraction_bits + 2 + longest.bit_length() > 53:
+        raise InvalidInputError(
+            f"fused_dot.fraction_bits must let a step of {longest} products fit 53 bits (got {step.fraction_bits})"
+        )
+    layout = step.accumulator_dtype.format
+    if step.output_bits > layout.fraction_bits:
+        raise InvalidInputError(
+            f"fused_dot.output_bits must be at most {layout.fraction_bits}, those of "
+            f"{step.accumulator_dtype.value} (got {step.output_bits})"
+        )
+    return FusedParameters(
+        step.fraction_bits,
+        min(max(step.zero_exponent, _LOWEST_ZERO), _HIGHEST_ZERO),
+        step.zero_exponent > layout.min_exponent,
+        step.rounding is Rounding.NEAREST_EVEN,
+        _target(step.accumulator_dtype, step.output_bits),
+    )

@@ -1,0 +1,292 @@
+"""GEMMDesc: everything that fixes the bits of one matrix product, and nothing that only fixes its speed.
+
+The specification is ``docs/descriptor.md``.  In short: the k axis is cut by a nest of :class:`Cut`, outermost first;
+the parts of a cut are folded as one ascending chain; what is left inside the innermost cut is summed by one
+:class:`Accumulator`, a chain of steps that each close with one rounding; then the epilogue runs and the result is
+rounded to the output type.  After paper 000 (arXiv 2609.11356), sections 3.2 and 4, in a tagged form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import Enum
+from typing import Any, get_args
+
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import DescriptorError
+
+#: Marks an integer field that a rule may give as an expression in the problem and the answer.
+VARIABLE = {"variable": True}
+
+
+class Short(Enum):
+    """Where the short one of otherwise equal contiguous parts falls."""
+
+    FIRST = "first"
+    LAST = "last"
+
+
+class Start(Enum):
+    """What a fold starts from: its first partial as it is, or +0.0 (visible only where every partial is -0.0)."""
+
+    FIRST = "first"
+    ZERO = "zero"
+
+
+class Rounding(Enum):
+    """Rounding of a step's exact or aligned sum to the accumulator: toward zero, or to nearest with ties to even."""
+
+    TOWARD_ZERO = "toward_zero"
+    NEAREST_EVEN = "nearest_even"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contiguous:
+    """Parts of ``span`` consecutive k; the short part, if any, falls as ``short`` says.  ``span`` >= 1."""
+
+    span: int = field(metadata=VARIABLE)
+    short: Short = Short.LAST
+
+    def __post_init__(self) -> None:
+        _at_least("contiguous.span", self.span, 1)
+        _instance("contiguous.short", self.short, Short)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strided:
+    """``count`` parts; units of ``unit`` consecutive k are dealt to them in turn, the first unit to part 0."""
+
+    count: int = field(metadata=VARIABLE)
+    unit: int = field(metadata=VARIABLE)
+
+    def __post_init__(self) -> None:
+        _at_least("strided.count", self.count, 1)
+        _at_least("strided.unit", self.unit, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """One level of the nest: how k is dealt to parts, and how the parts' sums are folded, ascending.
+
+    Each part's sum is rounded to ``partial_dtype`` when it is stored; the running sum is rounded to ``merge_dtype``
+    after every addition (each addition is one float32 addition, round to nearest even, before that).
+    """
+
+    layout: Contiguous | Strided
+    partial_dtype: DType
+    merge_dtype: DType
+    start: Start
+
+    def __post_init__(self) -> None:
+        _instance("cut.layout", self.layout, Contiguous, Strided)
+        _instance("cut.start", self.start, Start)
+        for name in ("partial_dtype", "merge_dtype"):
+            if getattr(self, name) not in (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16):
+                raise DescriptorError(
+                    f"cut.{name} must be float32, float16 or bfloat16 (got {getattr(self, name)})"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidueLast:
+    """Steps are counted from the first k; a short step comes last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidueFirst:
+    """The partial turn of a main loop of ``k_loop_step`` comes first; the short step closes that turn."""
+
+    k_loop_step: int = field(metadata=VARIABLE)
+
+    def __post_init__(self) -> None:
+        _at_least("residue_first.k_loop_step", self.k_loop_step, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedDot:
+    """A matrix instruction's step: products and accumulator aligned, truncated, added exactly, rounded once.
+
+    Every term is aligned to the largest exponent among the products (sum of the operands' exponents) and the
+    accumulator, an exact zero counting as ``zero_exponent``; each is truncated toward zero to ``fraction_bits``
+    fraction bits of that exponent; the exact sum is rounded to ``output_bits`` fraction bits of
+    ``accumulator_dtype``.  An exact zero comes out as +0.0.
+    """
+
+    fraction_bits: int
+    output_bits: int
+    rounding: Rounding
+    zero_exponent: int
+    accumulator_dtype: DType = DType.FLOAT32
+
+    def __post_init__(self) -> None:
+        _at_least("fused_dot.fraction_bits", self.fraction_bits, 1)
+        _at_least("fused_dot.output_bits", self.output_bits, 1)
+        _instance("fused_dot.rounding", self.rounding, Rounding)
+        _integer("fused_dot.zero_exponent", self.zero_exponent)
+        if self.accumulator_dtype not in (DType.FLOAT32, DType.FLOAT16):
+            raise DescriptorError(
+                f"fused_dot.accumulator_dtype must be float32 or float16 (got {self.accumulator_dtype})"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalarStep:
+    """A CUDA-core step of one product in float32, nearest even: one rounding if ``fused``, else two."""
+
+    fused: bool
+
+    def __post_init__(self) -> None:
+        _instance("scalar_step.fused", self.fused, bool)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accumulator:
+    """The leaf: one chain over its k, ``instruction_k`` products a step, starting from +0.0."""
+
+    instruction_k: int = field(metadata=VARIABLE)
+    residue: ResidueLast | ResidueFirst
+    step: FusedDot | ScalarStep
+
+    def __post_init__(self) -> None:
+        _at_least("accumulator.instruction_k", self.instruction_k, 1)
+        _instance("accumulator.residue", self.residue, ResidueLast, ResidueFirst)
+        _instance("accumulator.step", self.step, FusedDot, ScalarStep)
+        if isinstance(self.step, ScalarStep) and self.instruction_k != 1:
+            raise DescriptorError(
+                f"accumulator.instruction_k must be 1 for a scalar step (got {self.instruction_k})"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Multiply by alpha, one float32 rounding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddC:
+    """Add beta x C: one float32 rounding if ``fused``, else one for the product and one for the sum."""
+
+    fused: bool
+
+    def __post_init__(self) -> None:
+        _instance("add_c.fused", self.fused, bool)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddBias:
+    """Add a bias, one float32 rounding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relu:
+    """max(x, +0.0)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CastTo:
+    """Round the running value to ``dtype``, nearest even, and go on from there in float32."""
+
+    dtype: DType
+
+    def __post_init__(self) -> None:
+        _instance("cast_to.dtype", self.dtype, DType)
+
+
+EpilogueStep = Scale | AddC | AddBias | Relu | CastTo
+
+
+@dataclass(frozen=True, kw_only=True)
+class GEMMDesc:
+    """What fixes the bits of D = A B for one inner size.
+
+    ``summed_k`` is how many k, counted from 0, enter the sum at all: the inner size, or less where the library loses
+    a tail.  ``cuts`` are outermost first.  After the epilogue the value is rounded to ``output_dtype``, nearest even.
+
+    Raises:
+        DescriptorError: a field is out of range; the message starts with its name.
+    """
+
+    a_dtype: DType
+    b_dtype: DType
+    output_dtype: DType
+    summed_k: int = field(metadata=VARIABLE)
+    cuts: tuple[Cut, ...]
+    accumulator: Accumulator
+    epilogue: tuple[EpilogueStep, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("a_dtype", "b_dtype", "output_dtype"):
+            _instance(name, getattr(self, name), DType)
+        _at_least("summed_k", self.summed_k, 0)
+        _instance("accumulator", self.accumulator, Accumulator)
+        for name, kinds in (("cuts", (Cut,)), ("epilogue", get_args(EpilogueStep))):
+            _instance(name, getattr(self, name), tuple)
+            for i, item in enumerate(getattr(self, name)):
+                _instance(f"{name}.{i}", item, *kinds)
+
+
+def _instance(name: str, value: object, *kinds: type) -> None:
+    if not isinstance(value, kinds):
+        raise DescriptorError(f"{name} must be a {' or a '.join(kind.__name__ for kind in kinds)} (got {value!r})")
+
+
+def _integer(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise DescriptorError(f"{name} must be an integer (got {value!r})")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise DescriptorError(f"{name} must be an integer of at least {least} (got {value!r})")
+
+
+def variable_fields(desc: GEMMDesc) -> dict[str, int]:
+    """The integers of ``desc`` that may depend on the problem, by path (``cuts.0.layout.span``), in field order."""
+    found: dict[str, int] = {}
+
+    def visit(value: Any, path: str) -> None:
+        if isinstance(value, tuple):
+            for i, item in enumerate(value):
+                visit(item, f"{path}.{i}")
+        elif is_dataclass(value):
+            for f in fields(value):
+                child = f"{path}.{f.name}" if path else f.name
+                if f.metadata.get("variable"):
+                    found[child.lstrip(".")] = getattr(value, f.name)
+                else:
+                    visit(getattr(value, f.name), child)
+
+    visit(desc, "")
+    return found
+
+
+def with_variables(desc: GEMMDesc, values: Mapping[str, int]) -> GEMMDesc:
+    """``desc`` with the integers at the given paths replaced.
+
+    Raises:
+        DescriptorError: a path names no variable field of ``desc``, or a value is out of range.
+    """
+    unknown = set(values) - set(variable_fields(desc))
+    if unknown:
+        raise DescriptorError(f"path must name a variable field of the descriptor (got {sorted(unknown)})")
+
+    def rebuild(value: Any, path: str) -> Any:
+        if isinstance(value, tuple):
+            return tuple(rebuild(item, f"{path}.{i}") for i, item in enumerate(value))
+        if not is_dataclass(value) or isinstance(value, type):
+            return value
+        changed = {}
+        for f in fields(value):
+            child = f"{path}.{f.name}" if path else f.name
+            old = getattr(value, f.name)
+            changed[f.name] = values.get(child, old) if f.metadata.get("variable") else rebuild(old, child)
+        return replace(value, **changed)
+
+    rebuilt: GEMMDesc = rebuild(desc, "")
+    return rebuilt
+
+
+def map_variables(desc: GEMMDesc, change: Callable[[str, int], int]) -> GEMMDesc:
+    """``desc`` with every variable integer passed through ``change(path, value)``."""
+    return with_variables(desc, {p: change(p, v) for p, v in variable_fields(desc).items()})

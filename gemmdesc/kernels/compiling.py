@@ -1,0 +1,83 @@
+"""Compiling variants without a GPU, and counting what this process has compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import triton.language as tl
+from triton import compile as triton_compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import InvalidInputError
+from gemmdesc.kernels.chain import chain_pointer_kernel, chain_tma_kernel
+from gemmdesc.kernels.grouped_chain import grouped_chain_kernel
+from gemmdesc.kernels.merge import merge_kernel
+from gemmdesc.kernels.variants import Variant
+
+#: The kernels by the name that a Variant carries.
+KERNELS: Mapping[str, Any] = {
+    "chain_tma": chain_tma_kernel,
+    "chain_pointer": chain_pointer_kernel,
+    "grouped_chain": grouped_chain_kernel,
+    "merge": merge_kernel,
+}
+_POINTERS = {DType.FLOAT16: "*fp16", DType.BFLOAT16: "*bf16", DType.FLOAT32: "*fp32"}
+_TYPES = {DType.FLOAT16: tl.float16, DType.BFLOAT16: tl.bfloat16, DType.FLOAT32: tl.float32}
+
+
+def constants_of(variant: Variant) -> dict[str, Any]:
+    """The variant's constants as Triton takes them."""
+    named = {d.value: _TYPES[d] for d in _TYPES}
+    return {name: named[value] if isinstance(value, str) else value for name, value in variant.constants}
+
+
+def compile_variant(variant: Variant, *, capability: int) -> Any:
+    """Compile ``variant`` for an NVIDIA ``capability`` such as 90; Triton's compiled kernel, with its PTX in ``asm``.
+
+    Raises:
+        InvalidInputError: the variant names no kernel.
+    """
+    if variant.kernel not in KERNELS:
+        raise InvalidInputError(f"variant.kernel must be one of {', '.join(KERNELS)} (got {variant.kernel})")
+    kernel = KERNELS[variant.kernel]
+    constants = constants_of(variant)
+    descriptors = _descriptors(variant, constants) if variant.kernel == "chain_tma" else {}
+    if descriptors and not constants["STORE_BY_DESCRIPTOR"]:
+        constants["out_desc"] = None
+    signature = {}
+    for parameter in kernel.params:
+        name = parameter.name
+        if name in constants:
+            signature[name] = "constexpr"
+        elif name in descriptors:
+            signature[name] = descriptors[name]
+        elif name.endswith("_ptr"):
+            signature[name] = _POINTERS[variant.stored if name == "out_ptr" else variant.loaded]
+        else:
+            signature[name] = parameter.annotation_type
+    return triton_compile(
+        ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs={}),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": variant.num_warps, "num_stages": variant.num_stages},
+    )
+
+
+def _descriptors(variant: Variant, constants: Mapping[str, Any]) -> dict[str, str]:
+    m, n, k = constants["BLOCK_M"], constants["BLOCK_N"], constants["BLOCK_K"]
+    a = (m, k) if constants["A_ROWS"] else (k, m)
+    b = (k, n) if constants["B_ROWS"] else (n, k)
+    boxes = {"a_desc": (variant.loaded, a), "b_desc": (variant.loaded, b), "out_desc": (variant.stored, (m, n))}
+    return {
+        name: f"tensordesc<{_POINTERS[dtype].lstrip('*')}[{box[0]}, {box[1]}]>" for name, (dtype, box) in boxes.items()
+    }
+
+
+def compiled_variants() -> dict[str, int]:
+    """How many variants of each kernel this process has compiled or loaded, over all devices."""
+    return {
+        name: sum(len(caches[0]) for caches in getattr(kernel, "device_caches", {}).values())
+        for name, kernel in KERNELS.items()
+    }

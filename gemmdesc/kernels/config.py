@@ -1,0 +1,87 @@
+"""KernelConfig: everything about a kernel that never affects the bits.
+
+A test runs one descriptor under every config of its structure and demands equal bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmdesc.errors import InvalidInputError
+
+#: Room for the barriers of the pipeline, generously.
+_BARRIER_BYTES = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelConfig:
+    """Tile sizes, warps and stages of one compiled kernel, in the names of the Triton tutorials.
+
+    ``group_m`` rows of tiles share their columns in the order of the tiles.  ``programs_per_sm`` bounds a persistent
+    grid; a kernel that is not persistent ignores it.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+    group_m: int = 8
+    programs_per_sm: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("block_m", "block_n", "block_k"):
+            size = getattr(self, name)
+            if size < 16 or size & (size - 1):
+                raise InvalidInputError(f"{name} must be a power of two of at least 16 (got {size})")
+        if self.num_warps not in (1, 2, 4, 8):
+            raise InvalidInputError(f"num_warps must be 1, 2, 4 or 8 (got {self.num_warps})")
+        for name in ("num_stages", "group_m", "programs_per_sm"):
+            if getattr(self, name) < 1:
+                raise InvalidInputError(f"{name} must be at least 1 (got {getattr(self, name)})")
+
+    def tiles(self, m: int, n: int) -> int:
+        """How many output tiles cover an m x n product."""
+        return -(-m // self.block_m) * -(-n // self.block_n)
+
+    def shared_bytes(self, operand_size: int, stored_size: int) -> int:
+        """Shared memory of a pipelined kernel that stages one whole tile of ``stored_size`` bytes an element for its store."""
+        stage = (self.block_m + self.block_n) * self.block_k * operand_size
+        return self.num_stages * stage + self.block_m * self.block_n * stored_size + _BARRIER_BYTES
+
+
+def _config(m: int, n: int, k: int, warps: int, stages: int, *, per_sm: int = 1) -> KernelConfig:
+    return KernelConfig(
+        block_m=m, block_n=n, block_k=k, num_warps=warps, num_stages=stages, programs_per_sm=per_sm
+    )
+
+
+#: Tensor-descriptor kernels, largest tile first.
+TMA_CONFIGS = (
+    _config(128, 256, 64, 8, 3),
+    _config(128, 128, 64, 8, 4),
+    _config(128, 128, 64, 4, 4),
+    _config(64, 128, 64, 4, 4, per_sm=2),
+    _config(64, 64, 64, 4, 4, per_sm=3),
+    _config(64, 64, 128, 4, 4, per_sm=2),
+    _config(64, 32, 128, 4, 4, per_sm=2),
+    _config(64, 16, 128, 4, 4, per_sm=2),
+    _config(64, 32, 64, 4, 6, per_sm=2),
+    _config(64, 16, 64, 4, 6, per_sm=2),
+)
+
+#: Pointer kernels of a plain chain, largest tile first.
+POINTER_CONFIGS = (
+    _config(128, 128, 32, 8, 3),
+    _config(64, 64, 64, 4, 3),
+    _config(32, 32, 64, 4, 3),
+    _config(16, 16, 128, 2, 3),
+)
+
+#: Pointer kernels of a grouped chain, largest tile first.  ``block_k`` counts lanes, of which a group may leave some zero.
+GROUPED_CONFIGS = (
+    _config(128, 128, 32, 8, 3),
+    _config(64, 64, 64, 4, 3),
+    _config(32, 32, 64, 4, 3),
+    _config(16, 16, 128, 2, 3),
+)

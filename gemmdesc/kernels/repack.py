@@ -1,0 +1,50 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+"""An operand copied so that a plain chain over the copy is the chain that the descriptor asks for.
+
+Each slice of k becomes ``packed_span`` lanes: zero lanes in front, then its steps, each filled up with zero lanes.
+Lines of the copy are aligned, so tensor descriptors address it.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from gemmdesc.kernels.grouped_chain import LANES, count_steps, lane_k
+from gemmdesc.kernels.tile import RUN_TIME, extent, unit_strides
+
+
+@triton.jit(do_not_specialize=RUN_TIME)
+def repack_kernel(
+    source_ptr, packed_ptr,
+    rows: tl.int32, slices: tl.int32, summed_k: tl.int32, span: tl.int32, packed_span: tl.int32, k_loop_step: tl.int32,
+    stride_row: tl.int64, stride_k: tl.int64, packed_stride: tl.int64,
+    SOURCE_LAYOUT: tl.constexpr, PACKED_ROWS: tl.constexpr, WIDE_OFFSETS: tl.constexpr, INSTRUCTION_K: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """``rows`` are those of op(A), or the columns of op(B); k runs along the lines of the copy if PACKED_ROWS."""
+    blocks_k = packed_span // BLOCK_K * slices
+    row_block = tl.program_id(0) // blocks_k
+    lane_block = tl.program_id(0) % blocks_k
+    part = lane_block * BLOCK_K // packed_span
+    length = min(span, summed_k - part * span)
+    lead_steps, steps = count_steps(length, k_loop_step, INSTRUCTION_K)
+    first = (lane_block * BLOCK_K - part * packed_span) // LANES - (packed_span // LANES - steps)
+    k, real = lane_k(first, length, k_loop_step, lead_steps, BLOCK_K, INSTRUCTION_K)
+
+    source_ptr += part.to(tl.int64) * span * stride_k
+    stride_row, stride_k = unit_strides(stride_row, stride_k, SOURCE_LAYOUT, WIDE_OFFSETS)
+    row, inside = extent(row_block, rows, BLOCK_ROWS, WIDE_OFFSETS)
+    lane = lane_block * BLOCK_K + tl.arange(0, BLOCK_K)
+    if WIDE_OFFSETS:
+        k = k.to(tl.int64)
+        lane = lane.to(tl.int64)
+    values = tl.load(
+        source_ptr + row[:, None] * stride_row + k[None, :] * stride_k, mask=inside[:, None] & real[None, :], other=0.0
+    )
+    if PACKED_ROWS:
+        stride = tl.multiple_of(packed_stride.to(row.dtype), 8)
+        tl.store(packed_ptr + row[:, None] * stride + lane[None, :], values, mask=inside[:, None])
+    else:
+        stride = tl.multiple_of(packed_stride.to(row.dtype), 8)
+        tl.store(packed_ptr + row[:, None] + lane[None, :] * stride, values, mask=inside[:, None])

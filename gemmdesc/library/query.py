@@ -1,0 +1,266 @@
+"""The descriptor objects of one handle, reused from problem to problem, and the questions asked with them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import InvalidInputError, LibraryError
+from gemmdesc.library.bindings import (
+    ALGO_CONFIG_ATTRIBUTES,
+    COMPUTE_TYPES,
+    EPILOGUES,
+    NOT_SUPPORTED,
+    OPERATIONS,
+    SUCCESS,
+    Functions,
+    HeuristicResult,
+    MatmulAlgo,
+    MatmulDescAttribute,
+    MatrixLayoutAttribute,
+    PreferenceAttribute,
+    data_type,
+    status_name,
+)
+from gemmdesc.problem import AlgoConfig, Epilogue, GemmProblem, Refused, ScalarClass
+
+Setter = Callable[..., int]
+_LAYOUT_ROWS = int(MatrixLayoutAttribute.ROWS)
+_LAYOUT_COLS = int(MatrixLayoutAttribute.COLS)
+_LAYOUT_LD = int(MatrixLayoutAttribute.LD)
+
+
+def require_supported(problem: GemmProblem) -> None:
+    """Raise InvalidInputError, naming the field, where the adapter cannot state ``problem`` to the library yet."""
+    if problem.batch_count != 1:
+        raise InvalidInputError(f"batch_count must be 1 (got {problem.batch_count})")
+    if problem.epilogue is not Epilogue.DEFAULT:
+        raise InvalidInputError(f"epilogue must be default (got {problem.epilogue.value})")
+    if problem.alpha is not ScalarClass.ONE:
+        raise InvalidInputError(f"alpha must be one (got {problem.alpha.value})")
+    if problem.beta is not ScalarClass.ZERO:
+        raise InvalidInputError(f"beta must be zero (got {problem.beta.value})")
+
+
+def require(status: int, call: str, problem: GemmProblem) -> None:
+    """Raise LibraryError with the status name and the problem where a call failed that had to work."""
+    if status != SUCCESS:
+        raise LibraryError(f"{call} must succeed for {problem} (got {status_name(status)})")
+
+
+class Attributes:
+    """One descriptor object; sets an attribute only when its value changed."""
+
+    def __init__(self, setter: Setter, handle: int) -> None:
+        self.handle = handle
+        self._setter = setter
+        self._value = ctypes.c_int64()
+        self._pointer = ctypes.addressof(self._value)
+        self._known: dict[int, int] = {}
+
+    def set(self, attribute: int, value: int, size: int) -> int:
+        """Set ``attribute`` (``size`` bytes, little-endian) to ``value``; the call's status, or 0 without one."""
+        if self._known.get(attribute) == value:
+            return SUCCESS
+        self._value.value = value
+        status = self._setter(self.handle, attribute, self._pointer, size)
+        if status == SUCCESS:
+            self._known[attribute] = value
+        return status
+
+
+class Described(NamedTuple):
+    """A problem as the library's own objects: the addresses of its descriptors (C is described as D)."""
+
+    matmul: int
+    a: int
+    b: int
+    d: int
+    preference: int
+
+
+class Descriptors:
+    """All descriptor objects of one handle, made on first need.  Not for use from two threads at once."""
+
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+        self._matmuls: dict[tuple[object, ...], Attributes] = {}
+        self._layouts: dict[tuple[str, DType], Attributes] = {}
+        self._preference: Attributes | None = None
+
+    def describe(self, problem: GemmProblem) -> Described:
+        """Bring the objects up to ``problem``; valid until the next call.
+
+        Raises:
+            InvalidInputError: a field that the library has no word for, or that is not supported here yet.
+            LibraryError: the library refused an attribute.
+        """
+        require_supported(problem)
+        p = problem
+        return Described(
+            matmul=self._matmul(p).handle,
+            a=self._layout(p, "a", p.a_dtype, p.a_rows, p.a_columns, p.lda),
+            b=self._layout(p, "b", p.b_dtype, p.b_rows, p.b_columns, p.ldb),
+            d=self._layout(p, "d", p.d_dtype, p.m, p.n, p.ldd),
+            preference=self._preferences(p),
+        )
+
+    def close(self) -> None:
+        """Destroy every object."""
+        groups = (("MatmulDesc", self._matmuls), ("MatrixLayout", self._layouts))
+        for kind, objects in groups:
+            for held in objects.values():
+                self._functions[f"cublasLt{kind}Destroy"](held.handle)
+            objects.clear()
+        if self._preference is not None:
+            self._functions["cublasLtMatmulPreferenceDestroy"](self._preference.handle)
+            self._preference = None
+
+    def _matmul(self, p: GemmProblem) -> Attributes:
+        key = (p.compute_type, p.scale_dtype, p.transa, p.transb, p.fast_accumulation, p.epilogue)
+        held = self._matmuls.get(key)
+        if held is None:
+            held = self._matmuls[key] = self._new_matmul(p)
+        return held
+
+    def _new_matmul(self, p: GemmProblem) -> Attributes:
+        handle = ctypes.c_void_p()
+        call = "cublasLtMatmulDescCreate"
+        compute, scale = COMPUTE_TYPES[p.compute_type], data_type("scale_dtype", p.scale_dtype)
+        require(self._functions[call](ctypes.byref(handle), compute, scale), call, p)
+        held = Attributes(self._functions["cublasLtMatmulDescSetAttribute"], handle.value or 0)
+        statuses = [
+            held.set(MatmulDescAttribute.TRANSA, OPERATIONS[p.transa], 4),
+            held.set(MatmulDescAttribute.TRANSB, OPERATIONS[p.transb], 4),
+            held.set(MatmulDescAttribute.EPILOGUE, EPILOGUES[p.epilogue], 4),
+        ]
+        if p.fast_accumulation:
+            statuses.append(held.set(MatmulDescAttribute.FAST_ACCUM, 1, 1))
+        require(max(statuses), "cublasLtMatmulDescSetAttribute", p)
+        return held
+
+    def _layout(self, p: GemmProblem, name: str, dtype: DType, rows: int, columns: int, ld: int) -> int:
+        held = self._layouts.get((name, dtype))
+        if held is None:
+            held = self._layouts[name, dtype] = self._new_layout(p, name, dtype, rows, columns, ld)
+        status = held.set(_LAYOUT_ROWS, rows, 8) or held.set(_LAYOUT_COLS, columns, 8) or held.set(_LAYOUT_LD, ld, 8)
+        if status != SUCCESS:
+            require(status, "cublasLtMatrixLayoutSetAttribute", p)
+        return held.handle
+
+    def _new_layout(self, p: GemmProblem, name: str, dtype: DType, rows: int, columns: int, ld: int) -> Attributes:
+        handle = ctypes.c_void_p()
+        call, stored = "cublasLtMatrixLayoutCreate", data_type(f"{name}_dtype", dtype)
+        require(self._functions[call](ctypes.byref(handle), stored, rows, columns, ld), call, p)
+        return Attributes(self._functions["cublasLtMatrixLayoutSetAttribute"], handle.value or 0)
+
+    def _preferences(self, p: GemmProblem) -> int:
+        held = self._preference
+        if held is None:
+            handle = ctypes.c_void_p()
+            call = "cublasLtMatmulPreferenceCreate"
+            require(self._functions[call](ctypes.byref(handle)), call, p)
+            held = Attributes(self._functions["cublasLtMatmulPreferenceSetAttribute"], handle.value or 0)
+            self._preference = held
+        status = (
+            held.set(PreferenceAttribute.MAX_WORKSPACE_BYTES, p.workspace_limit_bytes, 8)
+            or held.set(PreferenceAttribute.REDUCTION_SCHEME_MASK, p.reduction_scheme_mask, 4)
+            or held.set(PreferenceAttribute.MIN_ALIGNMENT_A_BYTES, p.a_alignment_bytes, 4)
+            or held.set(PreferenceAttribute.MIN_ALIGNMENT_B_BYTES, p.b_alignment_bytes, 4)
+            or held.set(PreferenceAttribute.MIN_ALIGNMENT_C_BYTES, p.c_alignment_bytes, 4)
+            or held.set(PreferenceAttribute.MIN_ALIGNMENT_D_BYTES, p.d_alignment_bytes, 4)
+        )
+        if status != SUCCESS:
+            require(status, "cublasLtMatmulPreferenceSetAttribute", p)
+        return held.handle
+
+
+class Questions:
+    """Asks one handle's heuristic; keeps the result structs so that a query allocates next to nothing."""
+
+    def __init__(self, functions: Functions, handle: int, descriptors: Descriptors) -> None:
+        self._functions, self._handle, self._descriptors = functions, handle, descriptors
+        self._heuristic = functions["cublasLtMatmulAlgoGetHeuristic"]
+        self._get = functions["cublasLtMatmulAlgoConfigGetAttribute"]
+        self._result, self._count = HeuristicResult(), ctypes.c_int()
+        self._value, self._written = ctypes.c_uint64(), ctypes.c_size_t()
+        self._at = [ctypes.addressof(x) for x in (self._result, self._count, self._value, self._written)]
+
+    def first_answer(self, problem: GemmProblem) -> AlgoConfig | Refused:
+        """The first answer of the heuristic asked for one."""
+        d = self._descriptors.describe(problem)
+        result, count, _, _ = self._at
+        status = self._heuristic(self._handle, d.matmul, d.a, d.b, d.d, d.d, d.preference, 1, result, count)
+        if status != SUCCESS:
+            return Refused(status=status_name(status))
+        if self._count.value < 1:
+            return Refused(status=NOT_SUPPORTED)
+        if self._result.state != SUCCESS:
+            return Refused(status=status_name(self._result.state))
+        values = self.read(result)
+        opaque = ctypes.string_at(result, ctypes.sizeof(MatmulAlgo)).hex()
+        return AlgoConfig(**values, opaque=opaque, workspace_bytes=int(self._result.workspace_size))
+
+    def read(self, algo: int) -> dict[str, int]:
+        """The attributes of the algo struct at address ``algo``, 0 where the release has no such attribute."""
+        get, value, written = self._get, self._at[2], self._at[3]
+        values = {}
+        for name, number, size in ALGO_CONFIG_ATTRIBUTES:
+            self._value.value = 0
+            status = get(algo, number, value, size, written)
+            values[name] = self._value.value if status == SUCCESS else 0
+        return values
+
+    def needed_workspace(self, problem: GemmProblem, algo: MatmulAlgo) -> int | Refused:
+        """Bytes that ``algo`` needs at ``problem``, or why the library will not run it there."""
+        d = self._descriptors.describe(problem)
+        result, address = HeuristicResult(), ctypes.byref(algo)
+        status = self._functions["cublasLtMatmulAlgoCheck"](
+            self._handle, d.matmul, d.a, d.b, d.d, d.d, address, ctypes.byref(result)
+        )
+        if status != SUCCESS:
+            return Refused(status=status_name(status))
+        return int(result.workspace_size)
+
+    def algo(self, problem: GemmProblem, answer: AlgoConfig) -> MatmulAlgo | Refused:
+        """The struct of ``answer``: its recorded bytes, or one built from its attributes where none were recorded."""
+        if answer.opaque:
+            return MatmulAlgo.from_buffer_copy(opaque_bytes(answer))
+        return self._rebuilt(problem, answer)
+
+    def _rebuilt(self, problem: GemmProblem, answer: AlgoConfig) -> MatmulAlgo | Refused:
+        algo, p = MatmulAlgo(), problem
+        a, b, d = (data_type(f"{x}_dtype", getattr(p, f"{x}_dtype")) for x in "abd")
+        compute, scale = COMPUTE_TYPES[p.compute_type], data_type("scale_dtype", p.scale_dtype)
+        init = self._functions["cublasLtMatmulAlgoInit"]
+        status = init(self._handle, compute, scale, a, b, d, d, answer.algo_id, ctypes.byref(algo))
+        if status != SUCCESS:
+            return Refused(status=status_name(status))
+        present = self.read(ctypes.addressof(algo))
+        for name, number, size in ALGO_CONFIG_ATTRIBUTES[1:]:
+            wanted = getattr(answer, name)
+            if present[name] == wanted:
+                continue
+            value = ctypes.c_uint64(wanted)
+            setter = self._functions["cublasLtMatmulAlgoConfigSetAttribute"]
+            status = setter(ctypes.byref(algo), number, ctypes.byref(value), size)
+            if status != SUCCESS:
+                return Refused(status=status_name(status))
+        return algo
+
+
+def opaque_bytes(answer: AlgoConfig) -> bytes:
+    """The recorded struct of ``answer``, 64 bytes.
+
+    Raises:
+        InvalidInputError: ``opaque`` is not the hex text of 64 bytes.
+    """
+    try:
+        raw = bytes.fromhex(answer.opaque)
+    except ValueError:
+        raw = b""
+    if len(raw) != ctypes.sizeof(MatmulAlgo):
+        raise InvalidInputError(f"opaque must be 64 bytes in hex (got {answer.opaque!r})")
+    return raw

@@ -1,0 +1,111 @@
+"""What torch gives cuBLAS with each call: workspace, backend and the flags that change results."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gemmdesc.errors import LibraryError
+from gemmdesc.problem import DEFAULT_WORKSPACE_BYTES
+
+_PAIR = re.compile(r":([0-9]+):([0-9]+)")
+_KIB = 1024
+#: ``:4096:2:16:8``, torch's default on every architecture but sm_90.
+_OTHER_WORKSPACE_BYTES = (4096 * 2 + 16 * 8) * _KIB
+_LT_DEFAULT_KIB = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchSettings:
+    """torch's state at one moment, as far as a matrix product depends on it.
+
+    ``blas_library`` is ``default``, ``cublas``, ``cublaslt`` or another name that torch may have.
+    ``lt_workspace_bytes`` is what torch's own cuBLASLt calls get: biased products, or all if ``cublaslt`` is preferred.
+    """
+
+    workspace_bytes: int = DEFAULT_WORKSPACE_BYTES
+    lt_workspace_bytes: int = _LT_DEFAULT_KIB * _KIB
+    blas_library: str = "default"
+    allow_fp16_reduced_precision_reduction: bool = True
+    allow_bf16_reduced_precision_reduction: bool = True
+    allow_splitk: bool = True
+    allow_fp16_accumulation: bool = False
+    allow_tf32: bool = False
+    deterministic_algorithms: bool = False
+    tunable_op: bool = False
+
+
+def default_workspace_bytes(sm: str) -> int:
+    """torch's workspace where no variable says otherwise: 32 MiB on sm_90, 8.125 MiB elsewhere.
+
+    After ``getChosenWorkspaceSize`` in ATen's CublasHandlePool.cpp.
+    """
+    return DEFAULT_WORKSPACE_BYTES if sm == "sm_90" else _OTHER_WORKSPACE_BYTES
+
+
+def parse_workspace_config(text: str | None, default: int) -> int:
+    """Bytes that ``CUBLAS_WORKSPACE_CONFIG`` = ``text`` means to torch: SIZE KiB x COUNT of its ``:SIZE:COUNT`` pairs.
+
+    ``default`` where ``text`` is None or holds no such pair; other characters are passed over, as torch does.
+    """
+    pairs = _PAIR.findall(text or "")
+    return sum(int(size) * int(count) * _KIB for size, count in pairs) if pairs else default
+
+
+def parse_lt_workspace(text: str | None, workspace_bytes: int) -> int:
+    """Bytes that ``CUBLASLT_WORKSPACE_SIZE`` = ``text`` (KiB) means to torch, never more than ``workspace_bytes``."""
+    match = re.match(r"\s*(\d+)", text or "")
+    return min((int(match[1]) if match else _LT_DEFAULT_KIB) * _KIB, workspace_bytes)
+
+
+def read_settings(sm: str, environment: Mapping[str, str] | None = None) -> TorchSettings:
+    """torch's settings now, for calls on a card of architecture ``sm``.  ``environment``: ``os.environ`` by default.
+
+    Raises:
+        LibraryError: torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise LibraryError("torch must be installed to read its settings (got no torch)") from None
+    variables = os.environ if environment is None else environment
+    workspace = parse_workspace_config(variables.get("CUBLAS_WORKSPACE_CONFIG"), default_workspace_bytes(sm))
+    matmul = torch.backends.cuda.matmul
+    fp16, fp16_splitk = _pair(matmul.allow_fp16_reduced_precision_reduction)
+    bf16, bf16_splitk = _pair(matmul.allow_bf16_reduced_precision_reduction)
+    return TorchSettings(
+        workspace_bytes=workspace,
+        lt_workspace_bytes=parse_lt_workspace(variables.get("CUBLASLT_WORKSPACE_SIZE"), workspace),
+        blas_library=_blas_library(),
+        allow_fp16_reduced_precision_reduction=fp16,
+        allow_bf16_reduced_precision_reduction=bf16,
+        allow_splitk=fp16_splitk and bf16_splitk,
+        allow_fp16_accumulation=bool(getattr(matmul, "allow_fp16_accumulation", False)),
+        allow_tf32=_allow_tf32(),
+        deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
+        tunable_op=torch.cuda.is_available() and bool(torch.cuda.tunable.is_enabled()),
+    )
+
+
+def _pair(value: object) -> tuple[bool, bool]:
+    if isinstance(value, tuple):
+        return bool(value[0]), bool(value[1])
+    return bool(value), True
+
+
+def _blas_library() -> str:
+    import torch
+
+    name = str(torch.backends.cuda.preferred_blas_library())
+    return name.rpartition(".")[2].lower()
+
+
+def _allow_tf32() -> bool:
+    import torch
+
+    try:
+        return bool(torch.backends.cuda.matmul.allow_tf32)
+    except RuntimeError:  # set through torch's newer precision interface, which the old one refuses to read
+        return str(torch.backends.cuda.matmul.fp32_precision) == "tf32"

@@ -1,0 +1,143 @@
+"""The normal form: two descriptors owe each other the same bits at an inner size exactly when theirs are equal there.
+
+The schedule is hashed bottom-up with the identities that no operand can refute: a rounding to a type that already
+holds the value; the order of the two terms of one float32 addition; the order of products inside one step; a fused
+against an unfused multiply-add whose product is exact; an added +0.0 where -0.0 cannot occur.  What is left differs
+for some operands, or is a difference that this page does not know to be invisible; it then errs towards "different".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gemmdesc.descriptor import CastTo, FusedDot, GEMMDesc, ScalarStep
+from gemmdesc.dtypes import DType, represents
+from gemmdesc.schedule import ROUNDINGS, Op, Schedule, make_schedule
+from gemmdesc.text import to_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormalForm:
+    """Equality and hash are those of ``digest``; ``leaves`` and ``steps`` count accumulators and roundings in them."""
+
+    digest: str
+    leaves: int = field(compare=False)
+    steps: int = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.digest} ({self.leaves} accumulators, {self.steps} steps)"
+
+
+@dataclass(frozen=True)
+class _Node:
+    """``dtype``: the narrowest known storage type holding every value; ``negative_zero``: whether -0.0 can occur."""
+
+    digest: bytes
+    dtype: DType
+    negative_zero: bool
+
+
+def normal_form(desc: GEMMDesc, k: int) -> NormalForm:
+    """The normal form of ``desc`` at inner size ``k`` (pure; time and memory proportional to k)."""
+    schedule = make_schedule(desc, k)
+    root = _fold(desc, schedule)
+    parts = [b"gemm", desc.a_dtype.value.encode(), desc.b_dtype.value.encode()]
+    for step in desc.epilogue:
+        if isinstance(step, CastTo):
+            root = _round(root, step.dtype)
+        else:
+            root = _Node(_hash(to_text(step).encode(), root.digest), DType.FLOAT32, True)
+    root = _round(root, desc.output_dtype)
+    digest = _hash(*parts, desc.output_dtype.value.encode(), root.digest)
+    return NormalForm(
+        digest=digest.hex(), leaves=len(schedule.leaf_offsets) - 1, steps=len(schedule.step_ends)
+    )
+
+
+def same_bits(one: GEMMDesc, other: GEMMDesc, k: int) -> bool:
+    """Whether the two descriptors owe each other the same bits at inner size ``k``."""
+    return normal_form(one, k) == normal_form(other, k)
+
+
+def _hash(*parts: bytes) -> bytes:
+    h = hashlib.sha256()
+    for p in parts:
+        h.update(len(p).to_bytes(8, "little"))
+        h.update(p)
+    return h.digest()[:16]
+
+
+def _fold(desc: GEMMDesc, schedule: Schedule) -> _Node:
+    stack: list[_Node] = []
+    for op, argument in schedule.program.tolist():
+        match Op(op):
+            case Op.LEAF:
+                stack.append(_leaf(desc, schedule, argument))
+            case Op.ROUND:
+                stack.append(_round(stack.pop(), ROUNDINGS[argument]))
+            case Op.ADD:
+                right = stack.pop()
+                stack.append(_add(stack.pop(), right))
+            case Op.ADD_TO_ZERO:
+                stack.append(_positive_zero(stack.pop()))
+    (root,) = stack
+    return root
+
+
+_EMPTY = b"empty"
+
+
+def _leaf(desc: GEMMDesc, schedule: Schedule, leaf: int) -> _Node:
+    begin, end = schedule.leaf_offsets[leaf], schedule.leaf_offsets[leaf + 1]
+    step = desc.accumulator.step
+    dtype = DType.FLOAT32
+    if isinstance(step, FusedDot):
+        dtype = step.accumulator_dtype
+    elif _product_exact(desc):
+        step = ScalarStep(fused=True)
+    if begin == end:
+        return _Node(_hash(_EMPTY), dtype, False)
+    ends = schedule.step_ends[schedule.step_offsets[leaf] : schedule.step_offsets[leaf + 1]]
+    ks = schedule.order[begin:end].copy()
+    owner = np.searchsorted(ends - begin, np.arange(end - begin), side="right")
+    ks = ks[np.lexsort((ks, owner))]
+    model = to_text(step).encode()
+    # A chain starts from +0.0, and +0.0 plus anything is never -0.0; a fused step returns +0.0 for an exact zero.
+    return _Node(_hash(b"leaf", model, (ends - begin).tobytes(), ks.tobytes()), dtype, False)
+
+
+def _product_exact(desc: GEMMDesc) -> bool:
+    """Whether every product of two finite operands is a float32 value, so that fusing cannot be seen."""
+    a, b, wide = desc.a_dtype.format, desc.b_dtype.format, DType.FLOAT32.format
+    lowest = a.min_exponent - a.fraction_bits + b.min_exponent - b.fraction_bits
+    return (
+        a.fraction_bits + b.fraction_bits + 1 <= wide.fraction_bits
+        and a.max_exponent + b.max_exponent + 1 <= wide.max_exponent
+        and lowest >= wide.min_exponent - wide.fraction_bits
+    )
+
+
+def _round(node: _Node, dtype: DType) -> _Node:
+    if represents(dtype, node.dtype):
+        return node
+    # A tiny negative value may round to -0.0.
+    return _Node(_hash(b"round", dtype.value.encode(), node.digest), dtype, True)
+
+
+def _add(left: _Node, right: _Node) -> _Node:
+    if left.digest == _hash(_EMPTY):
+        return _positive_zero(right)
+    if right.digest == _hash(_EMPTY):
+        return _positive_zero(left)
+    first, second = sorted((left.digest, right.digest))
+    both = left.negative_zero and right.negative_zero
+    return _Node(_hash(b"add", first, second), DType.FLOAT32, both)
+
+
+def _positive_zero(node: _Node) -> _Node:
+    if not node.negative_zero:
+        return node
+    return _Node(_hash(b"add zero", node.digest), node.dtype, False)

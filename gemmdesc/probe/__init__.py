@@ -1,0 +1,1 @@
+"""Finding out, from outside, which descriptor a library's answers compute."""

@@ -1,0 +1,124 @@
+"""Comparing rules with the library on draws: the step that eliminates and the step that verifies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from gemmdesc.arithmetic.replay import replay
+from gemmdesc.bits import Bits, bitwise_equal
+from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.library.interface import Library, Window
+from gemmdesc.mutants import mutants
+from gemmdesc.normal_form import normal_form
+from gemmdesc.operands import Family, HashOperand, Operand
+from gemmdesc.probe.scan import Example
+from gemmdesc.problem import Failed, GemmProblem, environment
+from gemmdesc.rivals import rival_operands
+from gemmdesc.rule import Rule, evaluate_rule
+
+#: Rows and columns of D that one comparison replays, at most.
+WINDOW_ROWS, WINDOW_COLUMNS = 16, 16
+#: Families of the plain draws, in turn.
+FAMILIES = (Family.WIDE, Family.RAMP, Family.CANCELLING, Family.NORMAL, Family.SPECIALS)
+
+
+class Verdict(Enum):
+    """What one comparison says of a rule."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    DECLINED = "declined"
+    REFERENCE_FAILED = "reference_failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """One pair of operands: a family, or a rival draw against mutant number ``rival``."""
+
+    seed: int
+    number: int
+    rival: bool
+
+
+def plain_draws(seed: int, count: int, first: int = 0) -> tuple[Draw, ...]:
+    return tuple(Draw(seed=seed, number=first + i, rival=False) for i in range(count))
+
+
+def rival_draws(seed: int, count: int, first: int = 0) -> tuple[Draw, ...]:
+    return tuple(Draw(seed=seed, number=first + i, rival=True) for i in range(count))
+
+
+def describe(rule: Rule, example: Example) -> GEMMDesc | None:
+    """The rule's descriptor on one example; None where it declines."""
+    desc = evaluate_rule(rule, environment(example.problem, example.answer, None))
+    return desc if isinstance(desc, GEMMDesc) else None
+
+
+def compare_rules(
+    library: Library, example: Example, rules: Sequence[Rule], draws: Sequence[Draw]
+) -> tuple[Verdict, ...]:
+    """One verdict for each rule over all ``draws``: different as soon as one byte of one draw differs."""
+    descs = [describe(r, example) for r in rules]
+    verdicts = [Verdict.DECLINED if d is None else Verdict.EQUAL for d in descs]
+    for draw in draws:
+        lead = next((d for d, v in zip(descs, verdicts, strict=True) if d is not None and v is Verdict.EQUAL), None)
+        if lead is None:
+            break
+        a, b = operands(example.problem, lead, draw)
+        window = choose_window(example.problem, draw)
+        got = library.run(example.problem, example.answer, a, b, window)
+        if isinstance(got, Failed):
+            return tuple(Verdict.DECLINED if d is None else Verdict.REFERENCE_FAILED for d in descs)
+        expected: dict[str, bool] = {}
+        for i, desc in enumerate(descs):
+            if desc is None or verdicts[i] is not Verdict.EQUAL:
+                continue
+            digest = normal_form(desc, example.problem.k).digest
+            if digest not in expected:
+                expected[digest] = bitwise_equal(_replayed(desc, example.problem, a, b, window), got)
+            if not expected[digest]:
+                verdicts[i] = Verdict.DIFFERENT
+    return tuple(verdicts)
+
+
+def operands(problem: GemmProblem, desc: GEMMDesc, draw: Draw) -> tuple[Operand, Operand]:
+    """The draw's operands; a rival draw pits ``desc`` against one of its mutants, along the longer output axis."""
+    if draw.rival:
+        rivals = mutants(desc, problem.k)
+        if rivals:
+            other = rivals[draw.number % len(rivals)].desc
+            made = rival_operands(
+                desc, other, problem.k, seed=draw.seed, draw=draw.number, dtype=problem.a_dtype
+            )
+            if made is not None:
+                return made if problem.m >= problem.n else made[::-1]
+    family = FAMILIES[draw.number % len(FAMILIES)]
+    return (
+        HashOperand(dtype=problem.a_dtype, family=family, seed=draw.seed, draw=draw.number, role="a"),
+        HashOperand(dtype=problem.b_dtype, family=family, seed=draw.seed, draw=draw.number, role="b"),
+    )
+
+
+def choose_window(problem: GemmProblem, draw: Draw) -> Window:
+    """Rows and columns spread over D, first and last ones included, others by the draw's seed."""
+    rng = np.random.default_rng([draw.seed, draw.number])
+    return Window(
+        rows=_spread(rng, problem.m, WINDOW_ROWS), columns=_spread(rng, problem.n, WINDOW_COLUMNS)
+    )
+
+
+def _spread(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
+    if size <= count:
+        return np.arange(size, dtype=np.int64)
+    inner = rng.integers(0, size, size=count - 2)
+    return np.unique(np.concatenate([[0, size - 1], inner])).astype(np.int64)
+
+
+def _replayed(desc: GEMMDesc, problem: GemmProblem, a: Operand, b: Operand, window: Window) -> Bits:
+    a_bits = a.bits(problem.m, problem.k, window.rows)
+    b_bits = b.bits(problem.n, problem.k, window.columns)
+    return replay(desc, a_bits, np.ascontiguousarray(b_bits.T))

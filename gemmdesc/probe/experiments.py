@@ -1,0 +1,103 @@
+"""Experiments: a few values on an otherwise empty k axis, and what the output says about where they met.
+
+One experiment is one output element.  With a large pair +L, -L and a tiny r whose ratio exceeds what any accumulator
+keeps, r comes out exactly when it was never added to an L that was not yet cancelled.  All values are products with
+1, so they need only be representable in the operand and output types; r is never a rounding error, it is there or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmdesc.bits import from_float32, to_float32
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import GemmdescError, InvalidInputError
+from gemmdesc.operands import Entries
+
+#: The values of one experiment: (k, value) pairs, everything else 0.
+Pattern = Sequence[tuple[int, float]]
+Floats = npt.NDArray[np.float64]
+
+
+class ReferenceFailed(GemmdescError):
+    """The library did not run an answer that it had given."""
+
+
+class Reader(Protocol):
+    """Runs experiments on one problem and one answer."""
+
+    @property
+    def k(self) -> int: ...
+
+    def values(self, patterns: Sequence[Pattern], *, other: float = 1.0) -> Floats:
+        """One output value per pattern; every product is with ``other`` (1.0).
+
+        Raises:
+            ReferenceFailed: the library refused or failed.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Magnitudes:
+    """``big`` and ``tiny`` as far apart as operand and output types allow, up to 2^39; ``countable`` units of tiny add exactly."""
+
+    big: float
+    tiny: float
+    countable: int
+
+
+def magnitudes(operand: DType, output: DType) -> Magnitudes:
+    """The pair to use for operands of one type and outputs of another.
+
+    Raises:
+        InvalidInputError: the two types leave fewer than 16 binades between them.
+    """
+    a, d = operand.format, output.format
+    low = max(-24, a.min_exponent - a.fraction_bits, d.min_exponent - d.fraction_bits)
+    high = min(15, a.max_exponent, d.max_exponent)
+    if high - low < 16:
+        raise InvalidInputError(f"operand and output must span 16 binades (got {operand.value}, {output.value})")
+    return Magnitudes(big=2.0**high, tiny=2.0**low, countable=2 ** min(d.fraction_bits, 11))
+
+
+def encode(value: float, dtype: DType) -> int:
+    """The bit pattern of ``value``.
+
+    Raises:
+        InvalidInputError: ``dtype`` cannot hold it exactly.
+    """
+    bits = from_float32(np.array([value], dtype=np.float32), dtype)
+    if float(to_float32(bits, dtype)[0]) != value:
+        raise InvalidInputError(f"value must be exact in {dtype.value} (got {value!r})")
+    return int(bits[0])
+
+
+def to_entries(patterns: Sequence[Pattern], dtype: DType) -> Entries:
+    """Encode patterns as the entries of an operand of ``dtype``, one experiment a row.
+
+    Raises:
+        InvalidInputError: a value is not exact in ``dtype``.
+    """
+    codes: dict[float, int] = {}
+    rows: list[int] = []
+    ks: list[int] = []
+    bits: list[int] = []
+    for row, pattern in enumerate(patterns):
+        for k, value in pattern:
+            if value not in codes:
+                codes[value] = encode(value, dtype)
+            rows.append(row)
+            ks.append(k)
+            bits.append(codes[value])
+    return Entries(outer=np.array(rows, np.int64), k=np.array(ks, np.int64), bits=np.array(bits, np.int64))
+
+
+def pair_then_unit(low: int, unit: int, size: Magnitudes) -> Pattern:
+    """+L at ``low``, -L just after it, r at ``unit``."""
+    return ((low, size.big), (low + 1, -size.big), (unit, size.tiny))

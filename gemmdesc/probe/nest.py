@@ -1,0 +1,72 @@
+"""Compressing a recovered tree over contiguous parts into a nest of cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemmdesc.descriptor import Short
+from gemmdesc.errors import GemmdescError
+from gemmdesc.probe.tree import Tree, TreeError, chain_items, leaves
+
+
+class NestError(GemmdescError):
+    """The parts are joined in a way that no nest of contiguous cuts describes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """One cut: parts of ``span`` k, the short one ``short``."""
+
+    span: int
+    short: Short
+
+
+def compress_parts(tree: Tree, part_ends: Sequence[int]) -> tuple[Level, ...]:
+    """Levels outermost first; empty for a single part.
+
+    Raises:
+        NestError: the tree is no ascending chain of equal parts, or of equal chains of them.
+    """
+    if len(part_ends) == 1:
+        return ()
+    starts = [0, *part_ends[:-1]]
+    lengths = [e - s for s, e in zip(starts, part_ends, strict=True)]
+    if leaves(tree) != list(range(len(lengths))):
+        raise NestError(f"parts must be folded in ascending order (got {leaves(tree)[:8]})")
+    try:
+        items = chain_items(tree)
+    except TreeError as error:
+        raise NestError(str(error)) from None
+    groups = _group(items)
+    if all(len(g) == 1 for g in groups):
+        return (_level(lengths),)
+    outer = _level([sum(lengths[p] for p in g) for g in groups])
+    inner = {_level([lengths[p] for p in g]) for g in groups if len(g) > 1}
+    if len(inner) != 1:
+        raise NestError(f"inner parts must be cut alike (got {len(inner)} ways)")
+    return (outer, *inner)
+
+
+def _group(items: Sequence[Tree]) -> list[list[int]]:
+    """Parts by outer item.  The first outer item's own chain lies flat on the spine and is as long as the next one's."""
+    nested = [leaves(x) for x in items]
+    composite = [g for g in nested if len(g) > 1]
+    if not composite:
+        return nested
+    for item in items:
+        if not isinstance(item, int) and any(not isinstance(x, int) for x in chain_items(item)):
+            raise NestError("parts must be nested at most twice (got three levels)")
+    count = len(composite[0])
+    head = [p for g in nested[:count] for p in g]
+    if len(head) != count:
+        raise NestError(f"first group must hold {count} parts (got {len(head)})")
+    return [head, *nested[count:]]
+
+
+def _level(lengths: Sequence[int]) -> Level:
+    span = max(lengths)
+    middle, first, last = lengths[1:-1], lengths[0], lengths[-1]
+    if any(x != span for x in middle) or (first != span and last != span and len(lengths) > 1):
+        raise NestError(f"parts must be equal but for one at an end (got lengths {list(lengths[:6])})")
+    return Level(span=span, short=Short.FIRST if first < span else Short.LAST)

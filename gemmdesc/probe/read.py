@@ -1,0 +1,84 @@
+"""Reading one answer on one of its problems, all walks in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from gemmdesc.probe.calibrate import calibrate_merge, calibrate_step
+from gemmdesc.probe.experiments import Magnitudes, Reader, magnitudes
+from gemmdesc.probe.reading import MergeTypes, Reading, StepArithmetic, StepWindow
+from gemmdesc.probe.tree import Tree, TreeError, chain_items, leaves
+from gemmdesc.probe.walks import read_part_ends, read_part_tree, read_steps, read_summed
+from gemmdesc.problem import AlgoConfig, GemmProblem
+
+#: How many k a window of step boundaries spans; longer than two turns of any main loop met so far.
+WINDOW_K = 288
+
+
+def read_answer(reader: Reader, problem: GemmProblem, answer: AlgoConfig) -> Reading:
+    """Everything that the walks can see of ``answer`` on ``problem``.
+
+    Raises:
+        ReferenceFailed: the library did not run the answer.
+    """
+    size = magnitudes(problem.a_dtype, problem.d_dtype)
+    summed_k, holes = read_summed(reader)
+    anomalies = [f"k = {h} is not summed" for h in holes]
+    first = read_steps(reader, 0, min(WINDOW_K, summed_k), size)
+    scalar = len(first.ends) > 1 and len(first.ends) == first.end - first.begin - 2
+    if scalar or summed_k == 0:
+        return Reading(
+            problem=problem, answer=answer, summed_k=summed_k, part_ends=(summed_k,), part_tree=0, windows=(first,),
+            arithmetic=StepArithmetic(), merge=MergeTypes(), scalar=scalar, anomalies=tuple(anomalies),
+        )  # fmt: skip
+    part_ends = read_part_ends(reader, summed_k, size)
+    windows = [first, *(read_steps(reader, b, e, size) for b, e in _further_windows(part_ends))]
+    tree, trouble = read_part_tree(reader, part_ends, size)
+    merge = calibrate_merge(reader, _fold_starts(tree, part_ends), problem.a_dtype, problem.d_dtype, size)
+    return Reading(
+        problem=problem, answer=answer, summed_k=summed_k, part_ends=part_ends, part_tree=tree,
+        windows=tuple(windows), arithmetic=_calibrate(reader, windows, part_ends, size), merge=merge, scalar=False,
+        anomalies=(*anomalies, *trouble),
+    )  # fmt: skip
+
+
+def _further_windows(part_ends: Sequence[int]) -> list[tuple[int, int]]:
+    """Windows at the end of the first part, at both ends of the second and of the last, none of them twice."""
+    bounds = [0, *part_ends]
+    wanted: list[tuple[int, int]] = []
+    for part in sorted({0, 1, len(part_ends) - 1}):
+        if part >= len(part_ends):
+            continue
+        begin, end = bounds[part], bounds[part + 1]
+        for low, high in ((begin, min(end, begin + WINDOW_K)), (max(begin, end - WINDOW_K), end)):
+            if (low, high) not in wanted and not (low == 0 and high <= WINDOW_K):
+                wanted.append((low, high))
+    return wanted
+
+
+def _fold_starts(tree: Tree, part_ends: Sequence[int]) -> list[int]:
+    """First k of the parts in fold order, one for each item of the outermost chain."""
+    starts = [0, *part_ends[:-1]]
+    try:
+        return [starts[min(leaves(item))] for item in chain_items(tree)]
+    except TreeError:
+        return [starts[0]]
+
+
+def _calibrate(
+    reader: Reader, windows: Sequence[StepWindow], part_ends: Sequence[int], size: Magnitudes
+) -> StepArithmetic:
+    """Calibrate on the first step of three or more products that another step of its accumulator follows, if any."""
+    best: tuple[tuple[int, int], int | None] | None = None
+    for window in windows:
+        ends = [e for e in window.ends if e not in part_ends]
+        for begin, end in pairwise(ends):
+            if end - begin >= 3 and not any(begin < p < end for p in part_ends):
+                return calibrate_step(reader, (begin, end), end, size)
+    first = windows[0]
+    whole = min([*first.ends, part_ends[0]])
+    if whole >= 3:
+        later = whole if whole < part_ends[0] else None
+        best = ((0, whole), later)
+    return calibrate_step(reader, *best, size) if best else StepArithmetic()

@@ -1,0 +1,105 @@
+"""What was read off one problem and one answer: plain values, saved with the campaign and inferred from offline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gemmdesc.errors import InvalidInputError
+from gemmdesc.problem import AlgoConfig, GemmProblem, answer_from_plain, problem_from_plain, to_plain
+from gemmdesc.probe.tree import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWindow:
+    """Step boundaries in ``begin`` .. ``end``: ``ends`` lists every b there where k = b - 1 and k = b lie in different steps.
+
+    Boundaries at ``unread`` positions are not known.
+    """
+
+    begin: int
+    end: int
+    ends: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepArithmetic:
+    """The step as measured; None where this problem could not show it.
+
+    ``fraction_bits``: of the alignment inside a step.  ``output_bits``: kept from one step to the next.
+    ``toward_zero``: both roundings truncate (False: nearest).  ``zero_exponent``: what an exact zero counts as.
+    """
+
+    fraction_bits: int | None = None
+    output_bits: int | None = None
+    toward_zero: bool | None = None
+    zero_exponent: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeTypes:
+    """Fraction bits that survive in a stored partial and in the running sum; None where it cannot be seen.
+
+    ``starts_at_zero``: whether all-(-0.0) partials come out as +0.0; None where no partial can be -0.0.
+    """
+
+    partial_bits: int | None = None
+    running_bits: int | None = None
+    nearest: bool | None = None
+    starts_at_zero: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """``part_ends``: exclusive ends of the accumulators, ascending, the last one ``summed_k``.
+
+    ``part_tree`` joins part numbers; ``windows`` hold step boundaries (absolute k).  ``scalar``: every read position is a
+    step of its own.  ``anomalies`` say in words what fits no hypothesis.
+    """
+
+    problem: GemmProblem
+    answer: AlgoConfig
+    summed_k: int
+    part_ends: tuple[int, ...]
+    part_tree: Tree
+    windows: tuple[StepWindow, ...]
+    arithmetic: StepArithmetic
+    merge: MergeTypes
+    scalar: bool
+    anomalies: tuple[str, ...] = ()
+    launches: int = 0
+    experiments: int = 0
+
+
+def reading_to_plain(reading: Reading) -> dict[str, Any]:
+    """JSON-ready form."""
+    plain: dict[str, Any] = to_plain(reading)
+    return plain
+
+
+def reading_from_plain(data: dict[str, Any]) -> Reading:
+    """The reading that :func:`reading_to_plain` wrote.
+
+    Raises:
+        InvalidInputError: a field is missing or unknown.
+    """
+    try:
+        return Reading(
+            **{
+                **data,
+                "problem": problem_from_plain(data["problem"]),
+                "answer": answer_from_plain(data["answer"]),
+                "part_ends": tuple(data["part_ends"]),
+                "part_tree": _tree(data["part_tree"]),
+                "windows": tuple(StepWindow(**{**w, "ends": tuple(w["ends"])}) for w in data["windows"]),
+                "arithmetic": StepArithmetic(**data["arithmetic"]),
+                "merge": MergeTypes(**data["merge"]),
+                "anomalies": tuple(data["anomalies"]),
+            }
+        )
+    except (KeyError, TypeError) as error:
+        raise InvalidInputError(f"reading must hold the fields of Reading ({error}) (got {sorted(data)})") from None
+
+
+def _tree(data: Any) -> Tree:
+    return tuple(_tree(x) for x in data) if isinstance(data, list) else int(data)

@@ -1,0 +1,178 @@
+"""Solving one class of answers: read, infer, tell survivors apart, verify, and read again where bytes differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
+from gemmdesc.probe.experiments import ReferenceFailed
+from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
+from gemmdesc.probe.read import read_answer
+from gemmdesc.probe.reader import LibraryReader
+from gemmdesc.probe.reading import Reading
+from gemmdesc.probe.scan import Example
+from gemmdesc.library.interface import Library
+from gemmdesc.problem import environment
+from gemmdesc.rule import Rule
+
+#: Readings taken of one class before giving up on it, and examples that a rule is checked on.
+MOST_READINGS = 8
+CHECKED_EXAMPLES = 6
+#: Elements of both operands that an example may have to be read; larger ones are only verified.
+READABLE_ELEMENTS = 2**26
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassTask:
+    """Work on one class: its examples, and rules that answered others of the same types."""
+
+    label: str
+    examples: tuple[Example, ...]
+    known: tuple[Rule, ...]
+    seed: int
+    zero_exponent: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassOutcome:
+    """``rule``, or why there is none.  ``rivals``: how many other candidate rules the draws excluded."""
+
+    label: str
+    rule: Rule | None
+    reason: str
+    scalar: bool
+    readings: tuple[Reading, ...]
+    checked: int
+    draws: int
+    rivals: int
+
+
+def solve_class(library: Library, task: ClassTask) -> ClassOutcome:
+    """Find the class's rule.  Rules known from other classes are tried first, on this class's own bytes."""
+    state = _Solver(library, task)
+    return state.try_known() or state.learn()
+
+
+class _Solver:
+    def __init__(self, library: Library, task: ClassTask) -> None:
+        self._library, self._task = library, task
+        self._order = reading_order(task.examples)
+        self._domain = [environment(e.problem, e.answer, None) for e in task.examples]
+        self._readings: list[Reading] = []
+        self._read: set[int] = set()
+        self._rivals = 0
+        self._checked = 0
+        self._draws = 0
+
+    def _outcome(self, rule: Rule | None, reason: str = "", scalar: bool = False) -> ClassOutcome:
+        return ClassOutcome(
+            label=self._task.label, rule=rule, reason=reason, scalar=scalar, readings=tuple(self._readings),
+            checked=self._checked, draws=self._draws, rivals=self._rivals,
+        )  # fmt: skip
+
+    def try_known(self) -> ClassOutcome | None:
+        """A known rule that gives this class's bytes where the known rules differ from one another and everywhere else."""
+        alive = list(self._task.known)
+        for index in self._order[:CHECKED_EXAMPLES]:
+            if not alive:
+                return None
+            alive = self._surviving(alive, index)
+        alive = [r for r in alive if self._equal_somewhere]
+        return self._outcome(alive[0]) if alive else None
+
+    @property
+    def _equal_somewhere(self) -> bool:
+        return self._checked > 0
+
+    def _surviving(self, rules: list[Rule], index: int) -> list[Rule]:
+        draws = (*plain_draws(self._task.seed, 2, first=index), *rival_draws(self._task.seed, 2, first=2 * index))
+        verdicts = compare_rules(self._library, self._task.examples[index], rules, draws)
+        if any(v in (Verdict.EQUAL, Verdict.DIFFERENT) for v in verdicts):
+            self._checked += 1
+            self._draws += len(draws)
+        kept = [r for r, v in zip(rules, verdicts, strict=True) if v in (Verdict.EQUAL, Verdict.REFERENCE_FAILED)]
+        self._rivals += len(rules) - len(kept)
+        return kept
+
+    def learn(self) -> ClassOutcome:
+        """Read until one behaviour is left that also gives the bytes of the examples not read."""
+        following: int | None = self._next_unread()
+        while following is not None and len(self._readings) < MOST_READINGS:
+            try:
+                self._take(following)
+            except ReferenceFailed as error:
+                if not self._readings and self._next_unread() is None:
+                    return self._outcome(None, str(error))
+                following = self._next_unread()
+                continue
+            rules = infer_rules(self._readings, self._domain, self._task.zero_exponent)
+            if isinstance(rules, Unexplained):
+                more = self._next_unread()
+                if rules.scalar or more is None or len(self._readings) >= 3:
+                    return self._outcome(None, rules.reason, rules.scalar)
+                following = more
+                continue
+            following = self._most_disputed(rules)
+            if following is not None:
+                continue
+            failing = self._first_failing(list(rules))
+            if failing is None:
+                return self._outcome(rules[0])
+            if failing in self._read:
+                return self._outcome(None, "the readings allow the rule, but the bytes differ")
+            following = failing
+        return self._outcome(None, f"{len(self._readings)} readings leave no rule that gives the bytes")
+
+    def _take(self, index: int) -> None:
+        self._read.add(index)
+        example = self._task.examples[index]
+        reader = LibraryReader(self._library, example.problem, example.answer)
+        self._readings.append(read_answer(reader, example.problem, example.answer))
+
+    def _next_unread(self) -> int | None:
+        return next((i for i in self._order if i not in self._read), None)
+
+    def _most_disputed(self, rules: Sequence[Rule]) -> int | None:
+        """The unread, readable example on which the surviving rules behave in the most ways; None if in one everywhere."""
+        if len(rules) < 2:
+            return None
+        best, ways = None, 1
+        for i in self._order:
+            if i in self._read:
+                continue
+            count = len({behaviour(r, [self._domain[i]]) for r in rules})
+            if count > ways:
+                best, ways = i, count
+        return best
+
+    def _first_failing(self, rules: list[Rule]) -> int | None:
+        for i in self._spread_order():
+            if not self._surviving(rules[:1], i):
+                return i
+        return None
+
+    def _spread_order(self) -> list[int]:
+        """Examples to check: smallest and largest k first, then the rest, at most ``CHECKED_EXAMPLES``."""
+        by_k = sorted(range(len(self._task.examples)), key=lambda i: self._task.examples[i].problem.k)
+        chosen = dict.fromkeys([by_k[-1], by_k[0], *[i for i in by_k if i not in self._read], *by_k])
+        return list(chosen)[:CHECKED_EXAMPLES]
+
+
+def reading_order(examples: Sequence[Example]) -> list[int]:
+    """Indices of ``examples``, those worth reading first: many experiments a launch, k of some size, moderate operands.
+
+    Examples with operands beyond ``READABLE_ELEMENTS`` come last.
+    """
+
+    def cost(i: int) -> tuple[bool, int, float]:
+        p, s = examples[i].problem, max(1, examples[i].answer.splitk_num)
+        elements = (p.m + p.n) * p.k
+        width = max(p.m, p.n)
+        odd = p.k % 8 != 0
+        launches = 2500 / width
+        return elements > READABLE_ELEMENTS, 0 if p.k > 200 * s else 1, launches * (1 + elements / 2**22) - (4 if odd else 0)
+
+    return [int(i) for i in np.array(sorted(range(len(examples)), key=cost), dtype=np.int64)]

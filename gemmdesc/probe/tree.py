@@ -1,0 +1,108 @@
+"""Recovering a summation tree without a model, by lowest common ancestors.
+
+After FPRev (Xie, Gao, Yuan, Yang and Xue, USENIX ATC 2025), in our own form: with +L and -L at two sites and one unit
+everywhere else, exactly the units outside the smallest subtree holding both sites come out.  That subtree's size for
+all pairs fixes the tree, fused n-ary nodes included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gemmdesc.errors import GemmdescError
+
+#: A site number, or the subtrees that one operation joins (two for an addition, more for a fused step).
+Tree = int | tuple["Tree", ...]
+#: For one site and several others: the size of the smallest subtree holding both, for each of the others.
+Oracle = Callable[[int, Sequence[int]], Sequence[int]]
+
+
+class TreeError(GemmdescError):
+    """The sizes read contradict every tree."""
+
+
+def recover_tree(sites: Sequence[int], oracle: Oracle) -> Tree:
+    """The tree over ``sites`` that explains the oracle; children stand in order of their first site.
+
+    Raises:
+        TreeError: the oracle's answers fit no tree.
+    """
+    sites = sorted(sites)
+    if not sites:
+        raise TreeError("sites must not be empty (got none)")
+    return _build(sites, oracle)
+
+
+def _build(sites: list[int], oracle: Oracle) -> Tree:
+    root, others = sites[0], sites[1:]
+    if not others:
+        return root
+    by_size: dict[int, list[int]] = {}
+    for site, size in zip(others, oracle(root, others), strict=True):
+        by_size.setdefault(int(size), []).append(site)
+    tree: Tree = root
+    covered = 1
+    for size in sorted(by_size):
+        joined = by_size[size]
+        covered += len(joined)
+        if covered != size:
+            raise TreeError(f"sizes must add up to subtrees (got {covered} sites below a node of size {size})")
+        tree = (tree, *_children(joined, size, oracle))
+    return tree
+
+
+def _children(sites: list[int], size: int, oracle: Oracle) -> list[Tree]:
+    """Split the sites that join at one node of ``size`` into that node's child subtrees."""
+    children: list[Tree] = []
+    rest = sites
+    while rest:
+        first, others = rest[0], rest[1:]
+        sizes = oracle(first, others) if others else []
+        below = [s for s, n in zip(others, sizes, strict=True) if n < size]
+        rest = [s for s, n in zip(others, sizes, strict=True) if n >= size]
+        children.append(_build([first, *below], oracle))
+    return children
+
+
+def leaves(tree: Tree) -> list[int]:
+    """Sites in the order in which they stand."""
+    if isinstance(tree, int):
+        return [tree]
+    return [leaf for child in tree for leaf in leaves(child)]
+
+
+def chain_items(tree: Tree) -> list[Tree]:
+    """The items of an ascending binary chain ((x0 + x1) + x2) + ..., left spine flattened.
+
+    Raises:
+        TreeError: a node on the spine joins more than two subtrees.
+    """
+    items: list[Tree] = []
+    while not isinstance(tree, int):
+        if len(tree) != 2:
+            raise TreeError(f"chain must join two at a time (got {len(tree)})")
+        items.append(tree[1])
+        tree = tree[0]
+    items.append(tree)
+    return items[::-1]
+
+
+def chain_steps(tree: Tree) -> list[list[int]]:
+    """The steps of an accumulator chain: fused nodes along the left spine, innermost first.
+
+    Raises:
+        TreeError: something other than the running value has structure of its own.
+    """
+    steps: list[list[int]] = []
+    while not isinstance(tree, int):
+        head, rest = tree[0], tree[1:]
+        if not all(isinstance(x, int) for x in rest):
+            raise TreeError("step must add single sites to one running value (got a nested operand)")
+        step = [x for x in rest if isinstance(x, int)]
+        if isinstance(head, int):
+            steps.append([head, *step])
+            return steps[::-1]
+        steps.append(step)
+        tree = head
+    steps.append([tree])
+    return steps[::-1]

@@ -1,0 +1,123 @@
+"""Walks: reading how much of k is summed, where accumulators end, where steps end, and how parts are joined.
+
+Each walk plans experiments, runs them on a :class:`~gemmdesc.probe.experiments.Reader`, and reads the answers.  None uses
+a rounding: with +L, -L, r further apart than any accumulator keeps, r is either there or gone.  That holds for formats
+whose accumulators leave no window in which r survives inside a step but not beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gemmdesc.probe.experiments import Magnitudes, Pattern, Reader, pair_then_unit
+from gemmdesc.probe.reading import StepWindow
+from gemmdesc.probe.tree import Tree, TreeError, recover_tree
+
+#: How many experiments one round of a search lays out at least, so that narrow problems need few rounds.
+_ROUND = 192
+
+
+def read_summed(reader: Reader) -> tuple[int, tuple[int, ...]]:
+    """How many leading k are summed, and any k before that whose product does not reach the output.
+
+    A lone 1 walks over a grid of k; where the last ones vanish, the end is found by repeated subdivision.
+    """
+    k = reader.k
+    grid = np.unique(np.linspace(0, k - 1, min(k, _ROUND)).astype(np.int64))
+    present = reader.values([((int(t), 1.0),) for t in grid]) == 1.0
+    if present[-1]:
+        return k, tuple(int(t) for t in grid[~present])
+    if not present.any():
+        return 0, ()
+    last = int(np.flatnonzero(present)[-1])
+    low, high = int(grid[last]), int(grid[last + 1])
+    while high - low > 1:
+        inner = np.unique(np.linspace(low, high, min(high - low + 1, _ROUND)).astype(np.int64))
+        seen = reader.values([((int(t), 1.0),) for t in inner]) == 1.0
+        edge = int(np.flatnonzero(seen)[-1])
+        low, high = int(inner[edge]), int(inner[min(edge + 1, len(inner) - 1)])
+    return low + 1, tuple(int(t) for t in grid[: last + 1][~present[: last + 1]])
+
+
+def read_part_ends(reader: Reader, summed_k: int, size: Magnitudes) -> tuple[int, ...]:
+    """Exclusive ends of the accumulators along k, each a contiguous run.
+
+    r at x and the pair at (y, y + 1): r survives exactly when no accumulator holds both.  A pair that straddles a
+    boundary says nothing, so each interval is asked with two placements of the pair.  An accumulator that holds only
+    the last k has no room for a pair and is not seen: the last run may hide one of length 1.
+    """
+    ends: list[int] = []
+    intervals = [(0, summed_k - 1)] if summed_k > 1 else []
+    while intervals:
+        points = _subdivide(intervals)
+        split = _separated(reader, points, summed_k, size)
+        intervals = []
+        for (x, y), apart in zip(points, split, strict=True):
+            if apart and y - x == 1:
+                ends.append(y)
+            elif apart:
+                intervals.append((x, y))
+    return (*sorted(ends), summed_k)
+
+
+def _subdivide(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    each = max(2, _ROUND // len(intervals))
+    out: list[tuple[int, int]] = []
+    for x, y in intervals:
+        grid = np.unique(np.linspace(x, y, min(each, y - x) + 1).astype(np.int64))
+        out.extend((int(p), int(q)) for p, q in zip(grid[:-1], grid[1:], strict=True))
+    return out
+
+
+def _separated(
+    reader: Reader, intervals: Sequence[tuple[int, int]], summed_k: int, size: Magnitudes
+) -> list[bool]:
+    patterns: list[Pattern] = []
+    owners: list[int] = []
+    for i, (x, y) in enumerate(intervals):
+        for low in (y, y - 1):
+            if low > x and low + 1 < summed_k:
+                patterns.append(pair_then_unit(low, x, size))
+                owners.append(i)
+    survived = reader.values(patterns) == size.tiny
+    apart = [False] * len(intervals)
+    for owner, alive in zip(owners, survived, strict=True):
+        apart[owner] |= bool(alive)
+    return apart
+
+
+def read_steps(reader: Reader, begin: int, end: int, size: Magnitudes) -> StepWindow:
+    """Step boundaries b with ``begin`` + 2 <= b < ``end``.
+
+    The pair at (b - 2, b - 1) and r at b: r survives exactly when b's step comes after the one that closed the pair.
+    """
+    at = list(range(begin + 2, end))
+    survived = reader.values([pair_then_unit(b - 2, b, size) for b in at]) == size.tiny
+    return StepWindow(begin=begin, end=end, ends=tuple(b for b, alive in zip(at, survived, strict=True) if alive))
+
+
+def read_part_tree(reader: Reader, part_ends: Sequence[int], size: Magnitudes) -> tuple[Tree, tuple[str, ...]]:
+    """How the parts are joined, by lowest common ancestors over one representative k a part."""
+    starts = [0, *part_ends[:-1]]
+    count = len(starts)
+    if count == 1:
+        return 0, ()
+    if count > size.countable:
+        return tuple(range(count)), (f"{count} parts are more than {size.countable} units can count",)
+
+    def oracle(one: int, others: Sequence[int]) -> list[int]:
+        patterns = [
+            tuple(
+                (starts[p], size.big if p == one else -size.big if p == other else size.tiny) for p in range(count)
+            )
+            for other in others
+        ]
+        left = reader.values(patterns) / size.tiny
+        return [count - int(x) if x == int(x) and 0 <= x < count else -1 for x in left]
+
+    try:
+        return recover_tree(range(count), oracle), ()
+    except TreeError as error:
+        return tuple(range(count)), (f"parts: {error}",)

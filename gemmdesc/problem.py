@@ -1,0 +1,322 @@
+"""One call to cuBLASLt as plain values: what is asked, what the library answers, what it launches, who it is.
+
+Everything is stated in cuBLASLt's own column-major terms: D (m x n) = alpha op(A) op(B) + beta C with leading
+dimensions in elements.  torch's row-major product C = A B is the problem of its transposes, C^T = B^T A^T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import InvalidInputError
+
+
+class Transpose(Enum):
+    """cuBLAS's operation flag on a stored matrix (``CUBLAS_OP_N``, ``CUBLAS_OP_T``)."""
+
+    N = "n"
+    T = "t"
+
+
+class ComputeType(Enum):
+    """``cublasComputeType_t`` of the product."""
+
+    COMPUTE_32F = "32f"
+    COMPUTE_32F_FAST_TF32 = "32f_fast_tf32"
+    COMPUTE_64F = "64f"
+
+
+class ScalarClass(Enum):
+    """What is known of alpha or beta before the call."""
+
+    ZERO = "zero"
+    ONE = "one"
+    OTHER = "other"
+
+
+class Epilogue(Enum):
+    """``cublasLtEpilogue_t``, lower case."""
+
+    DEFAULT = "default"
+    BIAS = "bias"
+    RELU = "relu"
+    RELU_BIAS = "relu_bias"
+    GELU = "gelu"
+    GELU_BIAS = "gelu_bias"
+
+
+#: cuBLASLt is told alignments of at most this many bytes.
+MAX_ALIGNMENT_BYTES = 256
+#: What torch gives cuBLAS on sm_90 unless CUBLAS_WORKSPACE_CONFIG says otherwise.
+DEFAULT_WORKSPACE_BYTES = 32 * 1024 * 1024
+#: Bits of ``cublasLtReductionScheme_t`` that the library may use: in place, compute type, output type.
+ALL_REDUCTION_SCHEMES = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmProblem:
+    """All that cuBLASLt's heuristic may look at.
+
+    ``a_alignment_bytes`` .. ``d_alignment_bytes``: the largest power of two, up to 256, that divides the address.
+    ``batch_count`` 1 means no batch; the strides are then 0.
+
+    Raises:
+        InvalidInputError: a size, leading dimension or alignment that no such call can have.
+    """
+
+    m: int
+    n: int
+    k: int
+    a_dtype: DType
+    b_dtype: DType
+    d_dtype: DType
+    transa: Transpose
+    transb: Transpose
+    lda: int
+    ldb: int
+    ldd: int
+    compute_type: ComputeType = ComputeType.COMPUTE_32F
+    scale_dtype: DType = DType.FLOAT32
+    alpha: ScalarClass = ScalarClass.ONE
+    beta: ScalarClass = ScalarClass.ZERO
+    epilogue: Epilogue = Epilogue.DEFAULT
+    fast_accumulation: bool = False
+    batch_count: int = 1
+    a_batch_stride: int = 0
+    b_batch_stride: int = 0
+    d_batch_stride: int = 0
+    a_alignment_bytes: int = MAX_ALIGNMENT_BYTES
+    b_alignment_bytes: int = MAX_ALIGNMENT_BYTES
+    c_alignment_bytes: int = MAX_ALIGNMENT_BYTES
+    d_alignment_bytes: int = MAX_ALIGNMENT_BYTES
+    workspace_limit_bytes: int = DEFAULT_WORKSPACE_BYTES
+    reduction_scheme_mask: int = ALL_REDUCTION_SCHEMES
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.type == "int" and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+                raise InvalidInputError(f"{f.name} must be an integer of at least 0 (got {value!r})")
+        for name in ("m", "n", "k", "batch_count"):
+            if getattr(self, name) < 1:
+                raise InvalidInputError(f"{name} must be at least 1 (got {getattr(self, name)})")
+        for name, least in (("lda", self.a_rows), ("ldb", self.b_rows), ("ldd", self.m)):
+            if getattr(self, name) < least:
+                raise InvalidInputError(f"{name} must be at least {least} (got {getattr(self, name)})")
+        for name in ("a", "b", "c", "d"):
+            value = getattr(self, f"{name}_alignment_bytes")
+            if value < 1 or value > MAX_ALIGNMENT_BYTES or value & (value - 1):
+                raise InvalidInputError(f"{name}_alignment_bytes must be a power of two up to 256 (got {value})")
+
+    @property
+    def a_rows(self) -> int:
+        """Rows of A as stored (column-major): m for N, k for T."""
+        return self.m if self.transa is Transpose.N else self.k
+
+    @property
+    def b_rows(self) -> int:
+        """Rows of B as stored (column-major): k for N, n for T."""
+        return self.k if self.transb is Transpose.N else self.n
+
+    @property
+    def a_columns(self) -> int:
+        return self.k if self.transa is Transpose.N else self.m
+
+    @property
+    def b_columns(self) -> int:
+        return self.n if self.transb is Transpose.N else self.k
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgoConfig:
+    """A heuristic answer: the attributes of ``cublasLtMatmulAlgo_t`` under the header's names.
+
+    ``opaque`` is the struct itself (64 bytes, hex) and ``workspace_bytes`` what it needs; neither takes part in
+    equality, since the struct may hold more than the attributes say.
+    """
+
+    algo_id: int
+    tile_id: int
+    splitk_num: int
+    reduction_scheme: int
+    cta_swizzling: int
+    custom_option: int
+    stages_id: int
+    inner_shape_id: int
+    cluster_shape_id: int
+    opaque: str = field(default="", compare=False)
+    workspace_bytes: int = field(default=0, compare=False)
+
+
+#: The attributes of an answer that a profile key may project on, in the header's order.
+ANSWER_ATTRIBUTES = tuple(f.name for f in fields(AlgoConfig) if f.compare)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """The heuristic has no answer; ``status`` is the ``cublasStatus_t`` name."""
+
+    status: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """An answer did not run: the reference failed, which is neither equal nor different."""
+
+    status: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelNode:
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    shared_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What one call enqueues: kernels in order, and the sizes of the memsets before them."""
+
+    kernels: tuple[KernelNode, ...]
+    memset_bytes: tuple[int, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(k.name for k in self.kernels)
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class LibraryVersion:
+    major: int
+    minor: int
+    patch: int
+
+    @classmethod
+    def from_packed(cls, packed: int) -> LibraryVersion:
+        """From ``cublasLtGetVersion``: 130100 is 13.1.0, 131000 is 13.10.0."""
+        return cls(major=packed // 10000, minor=packed // 100 % 100, patch=packed % 100)
+
+    @classmethod
+    def parse(cls, text: str) -> LibraryVersion:
+        """From ``13.1.0``.
+
+        Raises:
+            InvalidInputError: not three dotted integers.
+        """
+        parts = text.split(".")
+        if len(parts) != 3 or not all(p.isascii() and p.isdigit() for p in parts):
+            raise InvalidInputError(f"version must be three dotted integers (got {text!r})")
+        return cls(major=int(parts[0]), minor=int(parts[1]), patch=int(parts[2]))
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryId:
+    """Which cuBLASLt answered.  Equality is that of version and ``build_id`` (ELF build-id, hex, or "" if stripped)."""
+
+    version: LibraryVersion
+    build_id: str
+    path: str = field(default="", compare=False)
+    sha256: str = field(default="", compare=False)
+    wheel: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceId:
+    """Which card: ``sm`` such as ``sm_90``, and the SM count that the heuristic sees."""
+
+    sm: str
+    sm_count: int
+    mig: bool = False
+    name: str = field(default="", compare=False)
+    driver: str = field(default="", compare=False)
+
+    @property
+    def folder(self) -> str:
+        """The profile folder's name, ``sm_90-132``."""
+        return f"{self.sm}-{self.sm_count}"
+
+
+def to_plain(value: Any) -> Any:
+    """JSON-ready form of any value of this module."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return [to_plain(v) for v in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: to_plain(v) for name, v in _shallow(value).items()}
+    return value
+
+
+def _shallow(value: Any) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in fields(value)}
+
+
+def problem_from_plain(data: dict[str, Any]) -> GemmProblem:
+    """The problem that :func:`to_plain` wrote.
+
+    Raises:
+        InvalidInputError: a field is missing, unknown or out of range.
+    """
+    enums: dict[str, type[Enum]] = {
+        "a_dtype": DType, "b_dtype": DType, "d_dtype": DType, "scale_dtype": DType, "transa": Transpose,
+        "transb": Transpose, "compute_type": ComputeType, "alpha": ScalarClass, "beta": ScalarClass,
+        "epilogue": Epilogue,
+    }  # fmt: skip
+    try:
+        values: dict[str, Any] = {name: enums[name](v) if name in enums else v for name, v in data.items()}
+        return GemmProblem(**values)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"problem must hold the fields of GemmProblem ({error}) (got {data})") from None
+
+
+def answer_from_plain(data: dict[str, Any]) -> AlgoConfig:
+    """The answer that :func:`to_plain` wrote.
+
+    Raises:
+        InvalidInputError: a field is missing or unknown.
+    """
+    try:
+        return AlgoConfig(**data)
+    except TypeError as error:
+        raise InvalidInputError(f"answer must hold the fields of AlgoConfig ({error}) (got {data})") from None
+
+
+def attributes(answer: AlgoConfig) -> dict[str, int]:
+    """The answer's compared attributes by name."""
+    whole = asdict(answer)
+    return {name: whole[name] for name in ANSWER_ATTRIBUTES}
+
+
+def environment(problem: GemmProblem, answer: AlgoConfig, launch: Launch | None) -> dict[str, int]:
+    """The variables that a rule may use: sizes, ``splitk_num`` (at least 1), and the first kernel's launch if known."""
+    values = {"m": problem.m, "n": problem.n, "k": problem.k, "splitk_num": max(1, answer.splitk_num)}
+    if launch is not None and launch.kernels:
+        kernel = launch.kernels[0]
+        values |= {f"grid_{axis}": size for axis, size in zip("xyz", kernel.grid, strict=True)}
+        values |= {f"block_{axis}": size for axis, size in zip("xyz", kernel.block, strict=True)}
+    return values
+
+
+def dense_problem(
+    m: int,
+    n: int,
+    k: int,
+    dtype: DType,
+    *,
+    d_dtype: DType | None = None,
+    transa: Transpose = Transpose.N,
+    transb: Transpose = Transpose.N,
+) -> GemmProblem:
+    """A problem on whole, densely stored, well aligned matrices; sizes in column-major terms."""
+    return GemmProblem(
+        m=m, n=n, k=k, a_dtype=dtype, b_dtype=dtype, d_dtype=d_dtype or dtype, transa=transa, transb=transb,
+        lda=m if transa is Transpose.N else k, ldb=k if transb is Transpose.N else n, ldd=m,
+    )  # fmt: skip

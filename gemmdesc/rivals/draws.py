@@ -1,0 +1,94 @@
+"""Draws that two rival descriptors answer differently, built where their trees differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from gemmdesc.descriptor import GEMMDesc, ScalarStep
+from gemmdesc.dtypes import DType
+from gemmdesc.normal_form import same_bits
+from gemmdesc.operands import ConstantOperand, Operand, PatternOperand, Patterns
+from gemmdesc.rivals.candidates import (
+    Candidates,
+    Dice,
+    View,
+    overflowing_candidates,
+    scattered_candidates,
+    tiny_candidates,
+)
+from gemmdesc.rivals.sparse import Index, find_places, forecast
+from gemmdesc.schedule import make_schedule
+
+#: Patterns kept for one draw, how many are enough to stop looking, and rounds of candidates before giving up.
+PATTERNS = 128
+ENOUGH = 32
+ROUNDS = 4
+
+_Maker = Callable[[tuple[View, View], int, DType, Dice, bool], Candidates | None]
+
+
+def rival_operands(
+    one: GEMMDesc, other: GEMMDesc, k: int, *, seed: int, draw: int, dtype: DType
+) -> tuple[Operand, Operand] | None:
+    """Operands (a, b) of inner size ``k`` and format ``dtype`` on which the two descriptors are expected to differ.
+
+    a is +0.0 but for a small pattern in each row, chosen by a hash of the row among up to ``PATTERNS``: large values
+    that cancel and small ones around a place where the two trees differ; or a tiny negative value in every leaf; or two
+    values whose products overflow float32 one at a time.  b is one constant.  Every row is expected to differ between
+    the two, in every column.  The same arguments give the same operands.
+
+    None where the two owe each other the same bits at ``k``, where no pattern was found that tells them apart, or for
+    float64.
+    """
+    if k == 0 or dtype is DType.FLOAT64 or same_bits(one, other, k):
+        return None
+    descs = (one, other)
+    views = (_view(one, k), _view(other, k))
+    odd_b = dtype is DType.FLOAT32 and any(isinstance(d.accumulator.step, ScalarStep) for d in descs)
+    dice = Dice(seed, draw, k)
+    makers: list[_Maker] = [scattered_candidates, tiny_candidates]
+    if draw % 4 == 3:
+        makers.reverse()
+    for make in (*makers, overflowing_candidates):
+        found = _search(descs, views, partial(make, views, k, dtype, dice, odd_b))
+        if found is not None:
+            candidates, chosen = found
+            patterns = Patterns(k=candidates.rows.k[chosen], bits=candidates.a_bits[chosen])
+            zero = ConstantOperand(dtype=dtype, value_bits=0)
+            a = PatternOperand(background=zero, patterns=patterns, seed=seed, draw=draw)
+            return a, ConstantOperand(dtype=dtype, value_bits=candidates.b_bits)
+    return None
+
+
+def _search(
+    descs: tuple[GEMMDesc, GEMMDesc], views: tuple[View, View], make: Callable[[], Candidates | None]
+) -> tuple[Candidates, Index] | None:
+    """The round of candidates with the most that differ, and which those are."""
+    best: tuple[Candidates, Index] | None = None
+    for _ in range(ROUNDS):
+        candidates = make()
+        if candidates is None:
+            break
+        chosen = _differing(descs, views, candidates)[:PATTERNS]
+        if len(chosen) > (0 if best is None else len(best[1])):
+            best = candidates, chosen
+        if len(chosen) >= ENOUGH or len(candidates.a_bits) < ENOUGH:
+            break
+    return best
+
+
+def _view(desc: GEMMDesc, k: int) -> View:
+    schedule = make_schedule(desc, k)
+    return View(schedule=schedule, places=find_places(schedule, k))
+
+
+def _differing(descs: tuple[GEMMDesc, GEMMDesc], views: tuple[View, View], candidates: Candidates) -> Index:
+    """Which candidates the two are expected to answer with different bytes."""
+    first, second = (
+        forecast(desc, view.schedule, view.places, candidates.rows).view(np.int64)
+        for desc, view in zip(descs, views, strict=True)
+    )
+    return np.flatnonzero(first != second)

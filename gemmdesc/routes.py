@@ -1,0 +1,195 @@
+"""Which cuBLASLt problem a torch call is.
+
+``torch.mm`` reaches cuBLAS after ATen has chosen op flags and leading dimensions from the tensors' strides; the rules
+are those of ``cublasCommonArgs`` (aten/src/ATen/native/cuda/cuBlasCommonArgs.h) and of the leading dimension
+adjustment in aten/src/ATen/cuda/CUDABlas.cpp, torch 2.11.  cuBLAS then asks cuBLASLt's heuristic with the real
+alignment of every pointer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import Declined, InvalidInputError
+from gemmdesc.library.torch_settings import TorchSettings
+from gemmdesc.problem import MAX_ALIGNMENT_BYTES, ComputeType, GemmProblem, Transpose
+
+if TYPE_CHECKING:
+    import torch
+
+_DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
+_BLAS_LIBRARIES = ("default", "cublas")
+_MAX_SIZE = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorMeta:
+    """What routing needs to know of a 2-D tensor: strides in elements, ``alignment_bytes`` of the address up to 256."""
+
+    shape: tuple[int, int]
+    strides: tuple[int, int]
+    dtype: DType
+    alignment_bytes: int = MAX_ALIGNMENT_BYTES
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Row-major and dense; the stride of an axis of one element does not count."""
+        rows, columns = self.shape
+        return (columns == 1 or self.strides[1] == 1) and (rows == 1 or self.strides[0] == columns)
+
+    @property
+    def is_dense(self) -> bool:
+        """torch's ``is_non_overlapping_and_dense``: row-major or column-major without gaps."""
+        rows, columns = self.shape
+        return self.is_contiguous or ((rows == 1 or self.strides[0] == 1) and (columns == 1 or self.strides[1] == rows))
+
+
+def tensor_meta(tensor: torch.Tensor) -> TensorMeta | Declined:
+    """The :class:`TensorMeta` of a 2-D tensor; declines types without a format here, and lazily conjugated values."""
+    if tensor.dim() != 2:
+        reason = f"torch.mm takes 2-D tensors, this one has {tensor.dim()} axes"
+        return Declined(code="unsupported_input", reason=reason)
+    name = str(tensor.dtype).removeprefix("torch.")
+    dtype = next((d for d in DType if d.value == name), None)
+    if dtype is None or tensor.is_conj() or tensor.is_neg():
+        reason = f"elements of {tensor.dtype} (conjugated or negated) are not covered"
+        return Declined(code="out_of_scope", reason=reason)
+    rows, columns = tensor.shape
+    return TensorMeta(
+        shape=(rows, columns),
+        strides=(tensor.stride(0), tensor.stride(1)),
+        dtype=dtype,
+        alignment_bytes=address_alignment(tensor.data_ptr()),
+    )
+
+
+def address_alignment(address: int) -> int:
+    """The largest power of two, up to 256, that divides ``address``."""
+    return min(address & -address, MAX_ALIGNMENT_BYTES) or MAX_ALIGNMENT_BYTES
+
+
+def swaps_operands(out: TensorMeta) -> bool:
+    """Whether torch computes the transposed product: cuBLAS's A is then ``b``, its B ``a``, its m ``out``'s columns."""
+    return _is_row_major(out) is not False
+
+
+def route_mm(a: TensorMeta, b: TensorMeta, out: TensorMeta, settings: TorchSettings) -> GemmProblem | Declined:
+    """The problem that ``torch.mm(a, b, out=out)`` poses, (m, k) x (k, n) -> (m, n), or why it is not known.
+
+    Raises:
+        InvalidInputError: shapes do not fit, or an ``out`` type that ``torch.mm`` does not take.
+    """
+    _require_shapes(a, b, out)
+    declined = _out_of_scope(a, b, out) or _flags(a, settings)
+    if declined is not None:
+        return declined
+    swapped = _is_row_major(out)
+    left, right = _is_row_major(b if swapped else a), _is_row_major(a if swapped else b)
+    if swapped is None or left is None or right is None:
+        return Declined(
+            code="unsupported_input", reason="no unit stride: torch copies such a tensor before it calls cuBLAS"
+        )
+    a_side, b_side = (b, a) if swapped else (a, b)
+    m, n = out.shape[::-1] if swapped else out.shape
+    return _problem(
+        sizes=(m, n, a.shape[1]),
+        sides=(a_side, b_side, out),
+        ops=(_op(left, swapped), _op(right, swapped)),
+        lds=(a_side.strides[0 if left else 1], b_side.strides[0 if right else 1], out.strides[0 if swapped else 1]),
+        settings=settings,
+    )
+
+
+def _op(row_major: bool, swapped: bool) -> Transpose:
+    # A row-major operand is read as its transpose; the swapped product wants the transposes.
+    return Transpose.T if row_major != swapped else Transpose.N
+
+
+def _is_row_major(t: TensorMeta) -> bool | None:
+    """How ATen reads a tensor: row-major, column-major, or neither (None), in which case it copies."""
+    rows, columns = t.shape
+    if t.is_dense:
+        return t.is_contiguous
+    if t.strides[0] == 1 and t.strides[1] >= max(1, rows):
+        return False
+    if t.strides[1] == 1 and t.strides[0] >= max(1, columns):
+        return True
+    return None
+
+
+def _problem(
+    *,
+    sizes: tuple[int, int, int],
+    sides: tuple[TensorMeta, TensorMeta, TensorMeta],
+    ops: tuple[Transpose, Transpose],
+    lds: tuple[int, int, int],
+    settings: TorchSettings,
+) -> GemmProblem:
+    (m, n, k), (a, b, d), (transa, transb), (lda, ldb, ldd) = sizes, sides, ops, lds
+    a_columns = k if transa is Transpose.N else m
+    b_columns = n if transb is Transpose.N else k
+    tf32 = a.dtype is DType.FLOAT32 and settings.allow_tf32
+    return GemmProblem(
+        m=m,
+        n=n,
+        k=k,
+        a_dtype=a.dtype,
+        b_dtype=b.dtype,
+        d_dtype=d.dtype,
+        transa=transa,
+        transb=transb,
+        # The stride of a single column is arbitrary in torch; ATen replaces it by the column's length.
+        lda=lda if a_columns > 1 else (m if transa is Transpose.N else k),
+        ldb=ldb if b_columns > 1 else (k if transb is Transpose.N else n),
+        ldd=ldd if n > 1 else m,
+        compute_type=ComputeType.COMPUTE_32F_FAST_TF32 if tf32 else ComputeType.COMPUTE_32F,
+        a_alignment_bytes=a.alignment_bytes,
+        b_alignment_bytes=b.alignment_bytes,
+        c_alignment_bytes=d.alignment_bytes,
+        d_alignment_bytes=d.alignment_bytes,
+        workspace_limit_bytes=settings.workspace_bytes,
+    )
+
+
+def _require_shapes(a: TensorMeta, b: TensorMeta, out: TensorMeta) -> None:
+    if a.shape[1] != b.shape[0]:
+        raise InvalidInputError(f"b must have {a.shape[1]} rows, as many as a has columns (got {b.shape})")
+    if out.shape != (a.shape[0], b.shape[1]):
+        raise InvalidInputError(f"out must have shape {(a.shape[0], b.shape[1])} (got {out.shape})")
+    if b.dtype is not a.dtype:
+        raise InvalidInputError(f"b must be of a's type {a.dtype.value} (got {b.dtype.value})")
+    if out.dtype not in (a.dtype, DType.FLOAT32):
+        raise InvalidInputError(f"out must be of {a.dtype.value} or float32 (got {out.dtype.value})")
+
+
+def _out_of_scope(a: TensorMeta, b: TensorMeta, out: TensorMeta) -> Declined | None:
+    if a.dtype not in _DTYPES:
+        return Declined(code="out_of_scope", reason=f"torch.mm of {a.dtype.value} is not covered")
+    sizes = (*out.shape, a.shape[1])
+    if min(sizes) < 1:
+        return Declined(code="unsupported_input", reason=f"an empty product {sizes} never reaches cuBLAS")
+    if max(*sizes, *a.strides, *b.strides, *out.strides) > _MAX_SIZE:
+        return Declined(code="unsupported_input", reason="a size or stride above 2^31 - 1, which cuBLAS does not take")
+    return None
+
+
+def _flags(a: TensorMeta, settings: TorchSettings) -> Declined | None:
+    reduced = {
+        DType.FLOAT16: settings.allow_fp16_reduced_precision_reduction,
+        DType.BFLOAT16: settings.allow_bf16_reduced_precision_reduction,
+    }
+    if settings.blas_library not in _BLAS_LIBRARIES:
+        reason = f"torch.backends.cuda.preferred_blas_library is {settings.blas_library}, not cublas"
+    elif settings.tunable_op:
+        reason = "torch.cuda.tunable is on, which chooses other algorithms than the heuristic's first"
+    elif not reduced.get(a.dtype, True):
+        reason = f"reduced-precision reduction is off for {a.dtype.value}, which is not measured"
+    elif a.dtype is not DType.FLOAT32 and not settings.allow_splitk:
+        reason = "split-K is off in torch.backends.cuda.matmul, which is not measured"
+    elif a.dtype is DType.FLOAT16 and settings.allow_fp16_accumulation:
+        reason = "torch.backends.cuda.matmul.allow_fp16_accumulation is on, which is not covered"
+    else:
+        return None
+    return Declined(code="flags", reason=reason)

@@ -1,0 +1,157 @@
+"""A descriptor spelled out for one inner size: which k meet in which step, and which additions follow.
+
+The schedule is a small stack program over *leaves*.  Leaf i sums ``order[leaf_offsets[i]:leaf_offsets[i + 1]]`` with
+the descriptor's accumulator, in the steps that ``step_ends`` marks.  The replay executes it; the normal form hashes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmdesc.descriptor import (
+    Contiguous,
+    Cut,
+    GEMMDesc,
+    ResidueFirst,
+    ResidueLast,
+    Short,
+    Start,
+    Strided,
+)
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import InvalidInputError
+
+Index = npt.NDArray[np.int64]
+
+
+class Op(IntEnum):
+    """Instructions of the stack program; ``LEAF``'s argument is a leaf, ``ROUND``'s an index into ``ROUNDINGS``."""
+
+    LEAF = 0
+    ROUND = 1
+    ADD = 2
+    ADD_TO_ZERO = 3
+
+
+#: Storage types that ``Op.ROUND`` may name.
+ROUNDINGS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Schedule:
+    """The arrays of one spelled-out descriptor (int64 throughout).
+
+    ``order``: the summed k in the order of the leaves.  ``leaf_offsets``: leaves + 1 offsets into it.  ``step_ends``:
+    end offsets into ``order`` of all steps of all leaves, ascending.  ``step_offsets``: leaves + 1 offsets into
+    ``step_ends``.  ``program``: rows (Op, argument).
+    """
+
+    order: Index
+    leaf_offsets: Index
+    step_ends: Index
+    step_offsets: Index
+    program: Index
+    stack_depth: int
+
+
+def make_schedule(desc: GEMMDesc, k: int) -> Schedule:
+    """Spell ``desc`` out for an inner size of ``k``; the sum takes in min(k, ``desc.summed_k``) of them.
+
+    Raises:
+        InvalidInputError: ``k`` is negative.
+    """
+    if k < 0:
+        raise InvalidInputError(f"k must be at least 0 (got {k})")
+    build = _Builder(desc)
+    build.node(np.arange(min(k, desc.summed_k), dtype=np.int64), desc.cuts)
+    return build.finish(len(desc.cuts))
+
+
+class _Builder:
+    def __init__(self, desc: GEMMDesc) -> None:
+        self._accumulator = desc.accumulator
+        self._order: list[Index] = []
+        self._ends: list[Index] = []
+        self._program: list[tuple[int, int]] = []
+
+    def node(self, ks: Index, cuts: tuple[Cut, ...]) -> None:
+        if not cuts:
+            self._program.append((Op.LEAF, len(self._order)))
+            self._order.append(ks)
+            leaf = self._accumulator
+            self._ends.append(step_ends(len(ks), leaf.instruction_k, leaf.residue))
+            return
+        cut, inner = cuts[0], cuts[1:]
+        for j, part in enumerate(_parts(ks, cut)):
+            self.node(part, inner)
+            self._round(cut.partial_dtype)
+            if j:
+                self._program.append((Op.ADD, 0))
+            elif cut.start is Start.ZERO:
+                self._program.append((Op.ADD_TO_ZERO, 0))
+            self._round(cut.merge_dtype)
+
+    def _round(self, dtype: DType) -> None:
+        if dtype is not DType.FLOAT32:
+            self._program.append((Op.ROUND, ROUNDINGS.index(dtype)))
+
+    def finish(self, depth: int) -> Schedule:
+        lengths = np.array([len(x) for x in self._order], dtype=np.int64)
+        leaf_offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        counts = np.array([len(x) for x in self._ends], dtype=np.int64)
+        ends = [e + o for e, o in zip(self._ends, leaf_offsets[:-1], strict=True)]
+        return Schedule(
+            order=np.concatenate(self._order),
+            leaf_offsets=leaf_offsets,
+            step_ends=np.concatenate(ends).astype(np.int64),
+            step_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            program=np.array(self._program, dtype=np.int64).reshape(-1, 2),
+            stack_depth=depth + 1,
+        )
+
+
+def _parts(ks: Index, cut: Cut) -> Iterator[Index]:
+    """The parts of ``ks`` in fold order.  An empty axis has one empty part, and ``Strided`` always has ``count``."""
+    layout = cut.layout
+    match layout:
+        case Contiguous(span=span, short=short):
+            if len(ks) == 0:
+                yield ks
+                return
+            first = len(ks) % span if short is Short.FIRST else 0
+            if first:
+                yield ks[:first]
+            for begin in range(first, len(ks), span):
+                yield ks[begin : begin + span]
+        case Strided(count=count, unit=unit):
+            owner = (np.arange(len(ks), dtype=np.int64) // unit) % count
+            for j in range(count):
+                yield ks[owner == j]
+
+
+def step_ends(length: int, instruction_k: int, residue: ResidueLast | ResidueFirst) -> Index:
+    """End offsets (exclusive, ascending) of the steps over a leaf of ``length`` products.
+
+    With ``ResidueFirst`` the leading ``length % k_loop_step`` products are stepped on their own, their short step last;
+    the same stepping restarts at each turn of the loop, so a ``k_loop_step`` that is no multiple of ``instruction_k``
+    ends every turn with a short step.
+    """
+    if not isinstance(residue, ResidueFirst):
+        return _ends(0, length, instruction_k)
+    turn = residue.k_loop_step
+    lead = length % turn
+    if turn % instruction_k == 0:
+        return np.concatenate([_ends(0, lead, instruction_k), _ends(lead, length, instruction_k)])
+    turns = [_ends(0, lead, instruction_k)]
+    turns += [_ends(t, t + turn, instruction_k) for t in range(lead, length, turn)]
+    return np.concatenate(turns)
+
+
+def _ends(begin: int, end: int, step: int) -> Index:
+    ends = np.arange(begin + step, end + step, step, dtype=np.int64)
+    return np.minimum(ends, end)

@@ -1,0 +1,226 @@
+"""The real adapter against a stand-in library compiled here, on the CPU."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import InvalidInputError, LibraryError
+from gemmdesc.library import cublaslt
+from gemmdesc.library.cublaslt import CublasLt
+from gemmdesc.library.device import device_id
+from gemmdesc.library.identity import library_id, with_digest
+from gemmdesc.library.interface import Library, Window
+from gemmdesc.operands import DenseOperand
+from gemmdesc.problem import (
+    AlgoConfig,
+    DeviceId,
+    Epilogue,
+    Failed,
+    GemmProblem,
+    LibraryVersion,
+    Refused,
+    ScalarClass,
+    Transpose,
+    dense_problem,
+)
+
+torch = pytest.importorskip("torch")
+SOURCE = Path(__file__).parent / "fake_cublaslt" / "fake_cublaslt.c"
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler for the stand-in library")
+
+
+@pytest.fixture(scope="module")
+def library_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fake") / "libcublasLt.so.13"
+    command = [str(COMPILER), "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-Wl,--build-id=0x0123abcd"]
+    subprocess.run([*command, "-o", str(path), str(SOURCE)], check=True, capture_output=True)
+    return path
+
+
+@contextmanager
+def on_the_cpu(_: int) -> Iterator[int]:
+    yield 0
+
+
+@pytest.fixture(scope="module")
+def library(library_file: Path) -> Iterator[CublasLt]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cublaslt, "device_id", lambda _: DeviceId(sm="sm_90", sm_count=132))
+        patch.setattr(cublaslt, "place", lambda _: torch.device("cpu"))
+        patch.setattr(cublaslt, "selected", on_the_cpu)
+        with CublasLt(library_file) as made:
+            yield made
+
+
+def answered(library: CublasLt, problem: GemmProblem) -> AlgoConfig:
+    answer = library.answer(problem)
+    assert isinstance(answer, AlgoConfig)
+    return answer
+
+
+def words(answer: AlgoConfig) -> list[int]:
+    return np.frombuffer(bytes.fromhex(answer.opaque), dtype=np.int32).tolist()
+
+
+PROBLEM = dense_problem(5, 7, 3, DType.FLOAT32)
+
+
+def test_it_is_a_library(library: CublasLt, library_file: Path) -> None:
+    as_library: Library = library
+    assert as_library.identity.version == LibraryVersion(major=13, minor=1, patch=0)
+    assert as_library.identity.build_id == "0123abcd"
+    assert as_library.identity.path == str(library_file)
+
+
+def test_digest_is_computed_on_demand(library_file: Path) -> None:
+    identity = library_id(library_file)
+    assert identity.sha256 == ""
+    assert len(with_digest(identity).sha256) == 64
+    assert with_digest(identity) == identity
+
+
+def test_every_attribute_is_read(library: CublasLt) -> None:
+    answer = answered(library, dense_problem(300, 200, 3, DType.FLOAT32))
+    assert (answer.algo_id, answer.tile_id, answer.splitk_num, answer.custom_option) == (66, 300 & 0xFF, 2, 300)
+    assert (answer.stages_id, answer.inner_shape_id, answer.cluster_shape_id) == (35, 0, 3)
+    assert answer.workspace_bytes == 4096
+    assert len(answer.opaque) == 128
+
+
+def test_preferences_follow_the_problem(library: CublasLt) -> None:
+    changed = replace(
+        PROBLEM, a_alignment_bytes=4, b_alignment_bytes=8, c_alignment_bytes=16, d_alignment_bytes=32,
+        workspace_limit_bytes=4096, reduction_scheme_mask=3,
+    )  # fmt: skip
+    for problem, expected in (
+        (PROBLEM, [32 << 20, 7, 256, 256, 256, 256]),
+        (changed, [4096, 3, 4, 8, 16, 32]),
+        (PROBLEM, [32 << 20, 7, 256, 256, 256, 256]),
+    ):
+        assert words(answered(library, problem))[9:15] == expected
+
+
+@pytest.mark.parametrize(("m", "status"), [(13, "CUBLAS_STATUS_NOT_SUPPORTED"), (14, "CUBLAS_STATUS_NOT_SUPPORTED")])
+def test_refusals_show_the_status(library: CublasLt, m: int, status: str) -> None:
+    assert library.answer(dense_problem(m, 1, 1, DType.FLOAT32)) == Refused(status=status)
+
+
+def test_answers_is_answer_of_each(library: CublasLt) -> None:
+    problems = [dense_problem(m, 3, 2, DType.FLOAT32) for m in range(10, 16)]
+    assert library.answers(problems) == [library.answer(p) for p in problems]
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"batch_count": 2}, "batch_count"),
+        ({"epilogue": Epilogue.BIAS}, "epilogue"),
+        ({"alpha": ScalarClass.OTHER}, "alpha"),
+        ({"beta": ScalarClass.ONE}, "beta"),
+        ({"a_dtype": DType.TFLOAT32}, "a_dtype"),
+    ],
+)
+def test_unsupported_fields_are_named(library: CublasLt, change: dict[str, object], name: str) -> None:
+    with pytest.raises(InvalidInputError, match=rf"^{name} must .*\(got .*\)$"):
+        library.answer(replace(PROBLEM, **change))
+
+
+def test_config_rebuilds_from_attributes(library: CublasLt) -> None:
+    answer = answered(library, PROBLEM)
+    rebuilt = library.config(PROBLEM, replace(answer, opaque="", workspace_bytes=0))
+    assert rebuilt == answer
+    assert isinstance(rebuilt, AlgoConfig)
+    assert words(rebuilt)[:9] == words(answer)[:9]
+    assert library.config(PROBLEM, replace(answer, algo_id=400)) == Refused(status="CUBLAS_STATUS_INVALID_VALUE")
+
+
+def test_check(library: CublasLt) -> None:
+    answer = replace(answered(library, PROBLEM), opaque="")
+    assert library.check(PROBLEM, answer)
+    assert not library.check(PROBLEM, replace(answer, algo_id=99))
+    assert not library.check(PROBLEM, replace(answer, algo_id=98))  # needs more workspace than the limit
+
+
+def test_bad_opaque_is_named(library: CublasLt) -> None:
+    with pytest.raises(InvalidInputError, match=r"^opaque must"):
+        library.check(PROBLEM, replace(answered(library, PROBLEM), opaque="00ff"))
+
+
+def test_failed_runs_show_the_status(library: CublasLt) -> None:
+    operand = [DenseOperand(dtype=DType.FLOAT32, array=np.zeros(s, np.uint32)) for s in ((5, 3), (7, 3))]
+    answer = replace(answered(library, PROBLEM), opaque="", algo_id=99)
+    assert library.run(PROBLEM, answer, *operand) == Failed(status="CUBLAS_STATUS_EXECUTION_FAILED")
+
+
+def test_launch_is_unknown_without_cuda_bindings(library: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    assert library.launch(PROBLEM, answered(library, PROBLEM)) is None
+
+
+sizes = st.integers(1, 9)
+alignments = st.sampled_from([4, 8, 16, 32, 64, 128, 256])
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> GemmProblem:
+    m, n, k = draw(sizes), draw(sizes), draw(sizes)
+    transa, transb = draw(st.sampled_from(Transpose)), draw(st.sampled_from(Transpose))
+    p = dense_problem(m, n, k, DType.FLOAT32, transa=transa, transb=transb)
+    pads = [draw(st.integers(0, 5)) for _ in range(3)]
+    return replace(
+        p, lda=p.lda + pads[0], ldb=p.ldb + pads[1], ldd=p.ldd + pads[2], a_alignment_bytes=draw(alignments),
+        b_alignment_bytes=draw(alignments), d_alignment_bytes=draw(alignments),
+    )  # fmt: skip
+
+
+@given(problem=problems(), data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_run_is_a_times_b_transposed_in_every_layout(
+    library: CublasLt, problem: GemmProblem, data: st.DataObject
+) -> None:
+    seed = data.draw(st.integers(0, 1 << 30))
+    rng = np.random.default_rng(seed)
+    a, b = (rng.integers(-9, 10, (x, problem.k)).astype(np.float32) for x in (problem.m, problem.n))
+    operands = [DenseOperand(dtype=DType.FLOAT32, array=x.view(np.uint32)) for x in (a, b)]
+    answer = answered(library, problem)
+    got = library.run(problem, answer, *operands)
+    assert not isinstance(got, Failed)
+    assert got.dtype == np.uint32
+    np.testing.assert_array_equal(got.view(np.float32), a @ b.T)
+    window = Window(rows=rng.integers(0, problem.m, 3), columns=rng.integers(0, problem.n, 2))
+    part = library.run(problem, answer, *operands, window)
+    np.testing.assert_array_equal(part, got[np.ix_(window.rows, window.columns)])
+
+
+def test_operand_types_must_fit(library: CublasLt) -> None:
+    half = DenseOperand(dtype=DType.FLOAT16, array=np.zeros((5, 3), np.uint16))
+    with pytest.raises(InvalidInputError, match=r"^a must be of float32"):
+        library.run(PROBLEM, answered(library, PROBLEM), half, half)
+
+
+def test_closing_twice_is_harmless(library_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cublaslt, "device_id", lambda _: DeviceId(sm="sm_90", sm_count=132))
+    monkeypatch.setattr(cublaslt, "selected", on_the_cpu)
+    made = CublasLt(library_file)
+    made.answer(PROBLEM)
+    made.close()
+    made.close()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="checks the message on a machine without a GPU")
+def test_no_gpu_is_a_library_error_with_a_hint() -> None:
+    with pytest.raises(LibraryError, match="SimulatedLibrary"):
+        device_id(0)

@@ -1,0 +1,59 @@
+"""What torch would give cuBLAS."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemmdesc.library.torch_settings import (
+    TorchSettings,
+    default_workspace_bytes,
+    parse_lt_workspace,
+    parse_workspace_config,
+    read_settings,
+)
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, 77),
+        ("", 77),
+        ("nonsense", 77),
+        ("4096:8", 77),
+        (":4096:8", 32 * MIB),
+        (":4096:2:16:8", 8 * MIB + 128 * KIB),
+        (":0:0", 0),
+        (":16:8", 128 * KIB),
+        ("x:16:8y:1:1", 129 * KIB),
+    ],
+)
+def test_workspace_config(text: str | None, expected: int) -> None:
+    assert parse_workspace_config(text, 77) == expected
+
+
+def test_default_workspace() -> None:
+    assert default_workspace_bytes("sm_90") == 32 * MIB
+    assert default_workspace_bytes("sm_100") == 8 * MIB + 128 * KIB
+
+
+def test_lt_workspace_is_capped() -> None:
+    assert parse_lt_workspace(None, 32 * MIB) == MIB
+    assert parse_lt_workspace("4096", 32 * MIB) == 4 * MIB
+    assert parse_lt_workspace("4096", 0) == 0
+    assert parse_lt_workspace("much", 32 * MIB) == MIB
+
+
+def test_read_settings_follows_torch_and_the_environment() -> None:
+    torch = pytest.importorskip("torch")
+    assert read_settings("sm_90", {}).workspace_bytes == 32 * MIB
+    assert read_settings("sm_90", {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}).workspace_bytes == 128 * KIB
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_fp16_reduced_precision_reduction
+    try:
+        matmul.allow_fp16_reduced_precision_reduction = False
+        assert not read_settings("sm_90", {}).allow_fp16_reduced_precision_reduction
+    finally:
+        matmul.allow_fp16_reduced_precision_reduction = before
+    assert isinstance(read_settings("sm_90", {}), TorchSettings)
