@@ -33,7 +33,8 @@ def _all(desc: GEMMDesc, k: int) -> Iterator[Mutant]:
                 residue = ResidueFirst(k_loop_step=g)
             changed = replace(leaf, instruction_k=g, residue=residue)
             yield Mutant(kind="instruction_k", desc=replace(desc, accumulator=changed))
-    yield Mutant(kind="residue", desc=replace(desc, accumulator=replace(leaf, residue=_other_residue(desc))))
+    for residue in _other_residues(desc):
+        yield Mutant(kind="residue", desc=replace(desc, accumulator=replace(leaf, residue=residue)))
     if desc.summed_k < k:
         yield Mutant(kind="tail", desc=replace(desc, summed_k=k))
     for i, cut in enumerate(desc.cuts):
@@ -41,11 +42,13 @@ def _all(desc: GEMMDesc, k: int) -> Iterator[Mutant]:
             yield Mutant(kind=kind, desc=replace(desc, cuts=(*desc.cuts[:i], changed, *desc.cuts[i + 1 :])))
 
 
-def _other_residue(desc: GEMMDesc) -> ResidueLast | ResidueFirst:
-    leaf = desc.accumulator
-    if isinstance(leaf.residue, ResidueFirst):
-        return ResidueLast()
-    return ResidueFirst(k_loop_step=4 * leaf.instruction_k)
+def _other_residues(desc: GEMMDesc) -> tuple[ResidueLast | ResidueFirst, ...]:
+    """The short step at the other end of the chain, and turns of the main loop twice and half as long."""
+    g, residue = desc.accumulator.instruction_k, desc.accumulator.residue
+    if not isinstance(residue, ResidueFirst):
+        return (ResidueFirst(k_loop_step=4 * g),)
+    turns = (2 * residue.k_loop_step, residue.k_loop_step // 2)
+    return (ResidueLast(), *(ResidueFirst(k_loop_step=t) for t in turns if t >= g))
 
 
 def _cut_mutants(cut: Cut, output: DType) -> Iterator[tuple[str, Cut]]:

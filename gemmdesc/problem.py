@@ -296,8 +296,14 @@ def attributes(answer: AlgoConfig) -> dict[str, int]:
 
 
 def environment(problem: GemmProblem, answer: AlgoConfig, launch: Launch | None) -> dict[str, int]:
-    """The variables that a rule may use: sizes, ``splitk_num`` (at least 1), and the first kernel's launch if known."""
+    """The variables that a rule may use.
+
+    ``m``, ``n``, ``k``; ``splitk_num`` (at least 1); ``transa`` and ``transb`` (1 for T, else 0); ``k_contiguous``, how many
+    of the two operands store neighbouring k side by side; and, if known, the first kernel's grid and block.
+    """
+    transa, transb = (int(t is Transpose.T) for t in (problem.transa, problem.transb))
     values = {"m": problem.m, "n": problem.n, "k": problem.k, "splitk_num": max(1, answer.splitk_num)}
+    values |= {"transa": transa, "transb": transb, "k_contiguous": transa + 1 - transb}
     if launch is not None and launch.kernels:
         kernel = launch.kernels[0]
         values |= {f"grid_{axis}": size for axis, size in zip("xyz", kernel.grid, strict=True)}

@@ -37,9 +37,9 @@ from gemmdesc.descriptor import (
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
-from gemmdesc.kernels.choose import KernelChoice, choose_kernel, configs_of
+from gemmdesc.kernels.choose import KernelChoice, Structure, choose_kernel, configs_of
 from gemmdesc.kernels.config import KernelConfig
-from gemmdesc.kernels.variants import Variant, chain_variant, enumerate_variants, merge_variant
+from gemmdesc.kernels.variants import Variant, enumerate_variants, variants_of
 
 HOPPER_STEP = FusedDot(fraction_bits=25, output_bits=23, rounding=Rounding.TOWARD_ZERO, zero_exponent=-133)
 CARD = CardArithmetic(
@@ -52,7 +52,7 @@ SPREAD = {DType.FLOAT16: 6, DType.BFLOAT16: 30}
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One product: the layouts are ``r`` or ``c`` for A, B and the output; offsets are elements into a buffer, pads per row."""
+    """One product: layouts are ``r`` or ``c`` for A, B, output; offsets are elements into a buffer, pads per line."""
 
     m: int
     n: int
@@ -116,7 +116,9 @@ def byte_cases() -> list[Case]:
     for k in (1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 333, 1000, 1001):
         cases.append(Case(m=65, n=97, k=k, desc=make_desc(k), note="tail"))
         cases.append(Case(m=37, n=150, k=k, desc=make_desc(k, step=8, turn=32), note="tail grouped"))
-        cases.append(Case(m=130, n=50, k=k, desc=make_desc(k, step=16, turn=64, dtype=bf16), layouts="crr", note="tail grouped"))
+        cases.append(
+            Case(m=130, n=50, k=k, desc=make_desc(k, step=16, turn=64, dtype=bf16), layouts="crr", note="tail grouped")
+        )
     for step, turn, k, span in product((8, 16), (32, 64, 128), (777, 1000), (None, 200, 264, 328)):
         cases.append(Case(m=70, n=90, k=k, desc=make_desc(k, step=step, turn=turn, span=span)))
     cases.append(Case(m=70, n=90, k=1003, desc=make_desc(1003, step=8), note="short step last"))
@@ -131,10 +133,17 @@ def byte_cases() -> list[Case]:
     cases.append(Case(m=16, n=16, k=30000, desc=make_desc(30000, span=512), note="deep"))
     cases.append(Case(m=200, n=136, k=6832, desc=make_desc(6832, span=1344, summed_k=6720), note="lost tail"))
     cases.append(Case(m=1, n=8, k=1575, desc=make_desc(1575, span=64, summed_k=1536), note="lost tail"))
-    for offsets, pads in product(((0, 0, 0), (1, 0, 0), (0, 1, 1), (2, 4, 8), (8, 8, 8)), ((0, 0, 0), (1, 1, 1), (8, 8, 8))):
+    for offsets, pads in product(
+        ((0, 0, 0), (1, 0, 0), (0, 1, 1), (2, 4, 8), (8, 8, 8)), ((0, 0, 0), (1, 1, 1), (8, 8, 8))
+    ):
         for layouts in ("rrr", "ccr", "rcc"):
             desc = make_desc(264)
-            cases.append(Case(m=136, n=72, k=264, desc=desc, layouts=layouts, offsets=offsets, pads=pads, note="addresses"))
+            cases.append(
+                Case(m=136, n=72, k=264, desc=desc, layouts=layouts, offsets=offsets, pads=pads, note="addresses")
+            )
+    for step, span, layouts, dtype in product((8, 16), (None, 136, 192), ("rrr", "ccr", "rcc"), (f16, bf16)):
+        desc = make_desc(650, step=step, turn=32, span=span, dtype=dtype, merge=dtype if span == 136 else f32)
+        cases.append(Case(m=210, n=331, k=650, desc=desc, layouts=layouts, note="packed"))
     cases.append(Case(m=1111, n=777, k=555, desc=make_desc(555, step=8, turn=32), layouts="crc", note="unaligned"))
     cases.append(Case(m=2100, n=2100, k=128, desc=make_desc(128), note="more tiles than programs"))
     cases.append(Case(m=4104, n=4104, k=192, desc=make_desc(192), layouts="rcr", note="more tiles than programs"))
@@ -169,7 +178,7 @@ def operands(case: Case, seed: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 
 def to_device(bits: npt.NDArray[Any], dtype: DType, layout: str, offset: int, pad: int) -> Any:
-    """The matrix on the GPU, stored by rows or columns, ``offset`` elements into its buffer with ``pad`` after each line."""
+    """The matrix on the GPU, stored by rows or columns, ``offset`` elements in, ``pad`` after each line."""
     import torch
 
     stored = bits if layout == "r" else bits.T
@@ -193,7 +202,9 @@ def place(case: Case, seed: int = 0) -> tuple[npt.NDArray[Any], npt.NDArray[Any]
     """(A bits, B bits, A, B, output filled with a pattern) of a case."""
     a_bits, b_bits = operands(case, seed)
     out_dtype = case.desc.output_dtype
-    filler = np.full((case.m, case.n), 0x5A5A5A5A & ((1 << out_dtype.format.storage_bits) - 1), dtype=bits_dtype(out_dtype))
+    filler = np.full(
+        (case.m, case.n), 0x5A5A5A5A & ((1 << out_dtype.format.storage_bits) - 1), dtype=bits_dtype(out_dtype)
+    )
     placed = [
         to_device(bits, dtype, layout, offset, pad)
         for bits, dtype, layout, offset, pad in zip(
@@ -239,7 +250,7 @@ def check_bytes(report: dict[str, Any]) -> bool:
                     "case": case.name, "choice": str(choice), "at": at, "expected": hex(wrong.expected_bits),
                     "got": hex(wrong.got_bits), "count": wrong.count, "of": wrong.size,
                 })  # fmt: skip
-        except Exception as error:  # one broken case must not hide the others
+        except Exception as error:  # noqa: BLE001  one broken case must not hide the others
             counts["failed"] += 1
             bad.append({"case": case.name, "error": f"{type(error).__name__}: {str(error)[:600]}"})
     report["bytes"] = {**counts, "structures": structures, "bad": bad}
@@ -259,18 +270,24 @@ CONFIG_CASES = (
 )
 
 
-def configs_for(case: Case) -> list[KernelConfig]:
+def schedules_for(case: Case) -> list[tuple[Structure, KernelConfig]]:
+    """Every structure and config that computes ``case``, and a few configs that the chooser never picks."""
     from gemmdesc.kernels import launch
 
     _, _, a, b, out = place(case)
-    choice = choose_kernel(case.desc, launch.kernel_meta(a, b, out), CARD)
-    assert isinstance(choice, KernelChoice), choice
-    configs = [*configs_of(choice.structure)]
-    return configs + [replace(configs[0], group_m=1), replace(configs[1], num_stages=2)]
+    meta = launch.kernel_meta(a, b, out)
+    found = []
+    for structure in Structure:
+        configs = [*configs_of(structure)]
+        configs += [replace(configs[0], group_m=1), replace(configs[1], num_stages=2)]
+        for config in configs:
+            if isinstance(choose_kernel(case.desc, meta, CARD, config=config, structure=structure), KernelChoice):
+                found.append((structure, config))
+    return found
 
 
 def check_configs(report: dict[str, Any]) -> bool:
-    """The whole output under every config of the structure, against the default config's bytes."""
+    """The whole output under every structure and config that can compute it, against the default choice's bytes."""
     from gemmdesc.kernels import launch
 
     rows = []
@@ -278,18 +295,25 @@ def check_configs(report: dict[str, Any]) -> bool:
         _, _, a, b, out = place(case)
         launch.run(case.desc, a, b, out, CARD)
         expected = to_bits(out, case.desc.output_dtype)
-        for config in configs_for(case):
+        for structure, config in schedules_for(case):
             out.zero_()
-            choice = launch.run(case.desc, a, b, out, CARD, config=config)
-            state = "declined"
-            if isinstance(choice, KernelChoice):
-                state = "different" if first_mismatch(expected, to_bits(out, case.desc.output_dtype)) else "equal"
-            rows.append({"case": case.name, "config": str(config), "state": state})
-    counts = {s: sum(r["state"] == s for r in rows) for s in ("equal", "different", "declined")}
+            launch.run(case.desc, a, b, out, CARD, config=config, structure=structure)
+            wrong = first_mismatch(expected, to_bits(out, case.desc.output_dtype))
+            state = "different" if wrong else "equal"
+            rows.append(
+                {
+                    "case": case.name,
+                    "structure": structure.value,
+                    "config": str(config),
+                    "state": state,
+                    "at": str(wrong),
+                }
+            )
+    counts = {s: sum(r["state"] == s for r in rows) for s in ("equal", "different")}
     report["configs"] = {**counts, "rows": [r for r in rows if r["state"] != "equal"]}
     print("configs:", counts)
     for r in report["configs"]["rows"]:
-        print("  ", r["state"], r["case"], r["config"])
+        print("  ", r["state"], r["case"], r["structure"], r["config"], r["at"])
     return counts["different"] == 0
 
 
@@ -326,7 +350,14 @@ def _tma(m: int, n: int, k: int, warps: int, stages: int, group: int = 8) -> Ker
     return KernelConfig(block_m=m, block_n=n, block_k=k, num_warps=warps, num_stages=stages, group_m=group)
 
 
-SPEED_CONFIGS = (None, _tma(128, 256, 64, 8, 3, 4), _tma(128, 256, 64, 8, 3, 16), _tma(128, 128, 64, 4, 4), _tma(256, 128, 64, 8, 3))
+SPEED_CONFIGS = (
+    None,
+    _tma(128, 256, 64, 8, 3),
+    _tma(128, 256, 64, 8, 3, 4),
+    _tma(128, 256, 64, 8, 3, 16),
+    _tma(128, 128, 64, 4, 4),
+    _tma(256, 128, 64, 8, 3),
+)
 SPEED_SHAPES = (
     (4096, 4096, 4096), (8192, 8192, 8192), (4096, 14336, 4096),
     (2048, 2048, 2048), (1024, 4096, 4096), (512, 4096, 4096), (256, 4096, 4096), (16, 14336, 4096),
@@ -360,7 +391,8 @@ def check_speed(report: dict[str, Any]) -> bool:
                 continue
             equal = torch.equal(out.view(torch.int16), reference.view(torch.int16))
             c = choice.config
-            name = f"{c.block_m},{c.block_n},{c.block_k},{c.num_warps}w,{c.num_stages}s,g{c.group_m}{' default' if config is None else ''}"
+            name = f"{c.block_m},{c.block_n},{c.block_k},{c.num_warps}w,{c.num_stages}s,g{c.group_m}"
+            name += " default" if config is None else ""
             if not equal:
                 fine = fine and m < 1024  # thin shapes may be split by the library
                 rows.append({"shape": [m, n, k], "layouts": layouts, "config": name, "equal": False})
@@ -370,14 +402,16 @@ def check_speed(report: dict[str, Any]) -> bool:
         times = time_round_robin(calls, repeats)
         base = times.pop("cublas")
         for name, t in times.items():
-            rows.append({"shape": [m, n, k], "layouts": layouts, "config": name, "us": t, "cublas_us": base, "ratio": base / t})
+            rows.append(
+                {"shape": [m, n, k], "layouts": layouts, "config": name, "us": t, "cublas_us": base, "ratio": base / t}
+            )
             print(f"speed: {m}x{n}x{k} {layouts} {name:36s} {t:9.1f} us  cuBLAS {base:9.1f} us  ratio {base / t:.3f}")
     report["speed"] = rows
     return fine
 
 
 def check_skinny(report: dict[str, Any]) -> bool:
-    """Time of shapes that must not be silly: unaligned, and deep splits.  No bytes: the library's order is not ours to guess here."""
+    """Time of shapes that must not be silly: unaligned, and deep splits.  Bytes are for the other sections."""
     import torch
 
     from gemmdesc.kernels import launch
@@ -402,26 +436,25 @@ def check_skinny(report: dict[str, Any]) -> bool:
         }
         times = time_round_robin(calls, 4)
         rows.append({"shape": [m, n, k], **times, "ratio": times["cublas"] / times["ours"], "choice": str(choice)})
-        print(f"skinny: {m}x{n}x{k} ours {times['ours']:.1f} us  cuBLAS {times['cublas']:.1f} us  ratio {rows[-1]['ratio']:.3f}  {choice.structure.value}")
+        took = f"ours {times['ours']:.1f} us  cuBLAS {times['cublas']:.1f} us  ratio {rows[-1]['ratio']:.3f}"
+        print(f"skinny: {m}x{n}x{k} {took}  {choice.structure.value}{' packed' if choice.packing else ''}")
     report["skinny"] = rows
     return True
 
 
-def wanted_variants(shared_bytes: int) -> list[Variant]:
+def wanted_variants() -> list[Variant]:
     """What the sections will compile, found without compiling."""
     from gemmdesc.kernels import launch
 
     found: dict[Variant, None] = {}
-    tried: list[tuple[Case, KernelConfig | None]] = [(c, None) for c in byte_cases()]
-    tried += [(case, config) for case in CONFIG_CASES for config in configs_for(case)]
-    tried += [(speed_case(1024, 1024, 64, layouts), config) for layouts in ("rrr", "rcr") for config in SPEED_CONFIGS]
-    for case, config in tried:
-        _, _, a, b, out = place(replace(case, m=case.m, n=case.n))
-        choice = choose_kernel(case.desc, launch.kernel_meta(a, b, out), CARD, config=config)
+    tried: list[tuple[Case, KernelConfig | None, Structure | None]] = [(c, None, None) for c in byte_cases()]
+    tried += [(case, config, structure) for case in CONFIG_CASES for structure, config in schedules_for(case)]
+    tried += [(speed_case(1024, 1024, 64, layouts), c, None) for layouts in ("rrr", "rcr") for c in SPEED_CONFIGS]
+    for case, config, structure in tried:
+        _, _, a, b, out = place(case)
+        choice = choose_kernel(case.desc, launch.kernel_meta(a, b, out), CARD, config=config, structure=structure)
         if isinstance(choice, KernelChoice):
-            found[chain_variant(choice)] = None
-            if choice.slices.merge:
-                found[merge_variant(choice.slices.merge, choice.output_dtype, wide_offsets=False)] = None
+            found |= dict.fromkeys(variants_of(choice))
     return list(found)
 
 
@@ -430,7 +463,7 @@ def _compile_quietly(variant: Variant, capability: int) -> str:
 
     try:
         compile_variant(variant, capability=capability)
-    except Exception as error:  # the launch will report it in full
+    except Exception as error:  # noqa: BLE001  the launch will report it in full
         return f"{type(error).__name__}: {str(error)[:300]}"
     return ""
 
@@ -441,7 +474,7 @@ def warm(report: dict[str, Any]) -> None:
 
     properties = torch.cuda.get_device_properties(0)
     capability = properties.major * 10 + properties.minor
-    variants = wanted_variants(properties.shared_memory_per_block_optin)
+    variants = wanted_variants()
     begin = time.perf_counter()
     with ProcessPoolExecutor(min(16, cpu_count()), mp_context=get_context("spawn")) as pool:
         errors = list(pool.map(_compile_quietly, variants, [capability] * len(variants)))
@@ -452,7 +485,8 @@ def warm(report: dict[str, Any]) -> None:
         "failures": failures,
         "bound": len(enumerate_variants(properties.shared_memory_per_block_optin)),
     }
-    print(f"compile: {len(variants)} variants in {report['compile']['seconds']:.1f} s, bound {report['compile']['bound']}, failures {len(failures)}")
+    took = f"{len(variants)} variants in {report['compile']['seconds']:.1f} s"
+    print(f"compile: {took}, bound {report['compile']['bound']}, failures {len(failures)}")
     for f in failures[:10]:
         print("  ", f)
 
@@ -480,7 +514,7 @@ def main() -> int:
         begin = time.perf_counter()
         try:
             fine = section(report) is not False and fine
-        except Exception:  # the other sections still tell something
+        except Exception:  # noqa: BLE001  the other sections still tell something
             fine = False
             report[f"{name}_error"] = traceback.format_exc()
             print(f"{name} FAILED\n{report[f'{name}_error']}")

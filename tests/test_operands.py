@@ -80,6 +80,18 @@ def test_torch_makes_numpys_bytes(family: Family, dtype: DType) -> None:
             np.testing.assert_array_equal(_torch_bytes(operand, outer, k), operand.bits(outer, k))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DType, ids=lambda d: d.value)
+def test_the_card_makes_numpys_bytes(dtype: DType) -> None:
+    operands: list[Operand] = [_hashed(family, dtype, role) for family in Family for role in ROLES]
+    for operand in operands:
+        raw = operand.torch_bits(1000, 1003, "cuda").cpu().numpy().view(f"u{dtype.itemsize}")
+        np.testing.assert_array_equal(raw, operand.bits(1000, 1003))
+    for operand in _explicit(dtype):
+        raw = operand.torch_bits(9, 5, "cuda").cpu().numpy().view(f"u{dtype.itemsize}")
+        np.testing.assert_array_equal(raw, operand.bits(9, 5))
+
+
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.FLOAT32, DType.FLOAT8_E5M2], ids=lambda d: d.value)
 def test_explicit_operands_agree_and_take_rows(dtype: DType) -> None:
     rows = np.array([8, 0, 0, 3])

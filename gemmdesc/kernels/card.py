@@ -11,7 +11,7 @@ from gemmdesc.errors import InvalidInputError
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixStep:
-    """One rounding of a matrix instruction: ``lanes`` products of two ``operand_dtype`` values join the accumulator by ``step``.
+    """One rounding of a matrix instruction: ``lanes`` products of two ``operand_dtype`` join by ``step``.
 
     A zero lane changes nothing, so fewer real products than lanes realise a smaller ``instruction_k``.
     """

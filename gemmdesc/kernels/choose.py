@@ -2,139 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
-from gemmdesc.descriptor import Contiguous, Cut, FusedDot, GEMMDesc, ResidueFirst, Short, Start
+from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.config import GROUPED_CONFIGS, POINTER_CONFIGS, TMA_CONFIGS, KernelConfig
+from gemmdesc.kernels.config import FOLDED_CONFIGS, GROUPED_CONFIGS, POINTER_CONFIGS, TMA_CONFIGS, KernelConfig
+from gemmdesc.kernels.meta import KernelMeta, Layout
+from gemmdesc.kernels.slices import Merge, Slices, declined, slice_up
 
-#: Types of operands that the kernels multiply.
-OPERAND_DTYPES = (DType.FLOAT16, DType.BFLOAT16)
-#: Lanes of k that the kernels write for one matrix step of 16-bit operands.
-LANES = 16
-#: Real products that a step may hold, the rest of its lanes being zero.
-STEP_SIZES = (8, LANES)
 #: The largest offset, in elements, that 32-bit index arithmetic reaches.
 MAX_NARROW_OFFSET = 2**31 - 1
-#: Tensor descriptors need base and rows aligned to this many bytes.
-TMA_ALIGNMENT = 16
-#: Stands for a main loop longer than any slice: the short step comes last.
-NO_LOOP_STEP = 2**30
 #: Products with a side of at most this many rows are computed transposed where that puts the long side on M.
 THIN_SIDE = 64
+#: Operands are repacked where both sides reach this: copying them then costs little beside multiplying them.
+PACKED_SIDE = 128
+#: A packed slice is a multiple of this many lanes, and so is every span that a tensor-descriptor kernel takes directly.
+SPAN_UNIT = 64
+#: Cost of loading one row or column of a tile, in elements multiplied.
+_LOAD_COST = 16
 
 
 class Structure(Enum):
-    """The accumulation kernels; a merge may follow each."""
+    """The accumulation kernels.  A merge follows all but the folded chain where there are slices to fold."""
 
     CHAIN_TMA = "chain_tma"
+    FOLDED_CHAIN = "folded_chain"
     CHAIN_POINTER = "chain_pointer"
     GROUPED_CHAIN = "grouped_chain"
 
-
-class Layout(Enum):
-    """Which stride of a matrix is 1: neither, that along a row, that along a column.  The value is the kernels' code."""
-
-    ANY = 0
-    ROWS = 1
-    COLUMNS = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class MatrixMeta:
-    """A strided matrix: strides in elements, ``alignment`` the largest power of two in bytes that divides its address."""
-
-    dtype: DType
-    row_stride: int
-    column_stride: int
-    alignment: int
-
     @property
-    def transposed(self) -> MatrixMeta:
-        return replace(self, row_stride=self.column_stride, column_stride=self.row_stride)
-
-    def layout(self, rows: int, columns: int) -> Layout:
-        """The layout; a stride along an axis of one element binds nothing."""
-        if self.column_stride == 1 or columns == 1:
-            return Layout.ROWS
-        if self.row_stride == 1 or rows == 1:
-            return Layout.COLUMNS
-        return Layout.ANY
-
-    def last_offset(self, rows: int, columns: int) -> int:
-        """Offset of the last element, in elements."""
-        return (rows - 1) * self.row_stride + (columns - 1) * self.column_stride
-
-    def by_descriptor(self, rows: int, columns: int) -> bool:
-        """Whether a tensor descriptor can address it."""
-        match self.layout(rows, columns):
-            case Layout.ROWS:
-                unit, stride = self.column_stride, self.row_stride
-            case Layout.COLUMNS:
-                unit, stride = self.row_stride, self.column_stride
-            case Layout.ANY:
-                return False
-        row_bytes = stride * self.dtype.itemsize
-        return unit == 1 and row_bytes % TMA_ALIGNMENT == 0 and row_bytes > 0 and self.alignment % TMA_ALIGNMENT == 0
+    def by_descriptor(self) -> bool:
+        """Whether operands are read through tensor descriptors."""
+        return self in (Structure.CHAIN_TMA, Structure.FOLDED_CHAIN)
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelMeta:
-    """One product as the chooser sees it: sizes, the three matrices, and the card's multiprocessors and their memory.
+class Packing:
+    """Both operands are copied first, each slice to ``span`` lanes; ``wide``: copying them needs 64-bit offsets."""
 
-    ``shared_bytes``: the most shared memory that one program may ask for.
-    """
-
-    m: int
-    n: int
-    k: int
-    a: MatrixMeta
-    b: MatrixMeta
-    out: MatrixMeta
-    sm_count: int
-    shared_bytes: int
-
-    @property
-    def swapped(self) -> KernelMeta:
-        """The transposed product: out^T = b^T a^T has the same bits, as products commute."""
-        return replace(
-            self, m=self.n, n=self.m, a=self.b.transposed, b=self.a.transposed, out=self.out.transposed
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Merge:
-    """The fold that follows the slices."""
-
-    partial_dtype: DType
-    merge_dtype: DType
-    start: Start
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slices:
-    """``count`` slices of ``span`` k, the last one short; inside each, steps of ``instruction_k``, partial turn first."""
-
-    summed_k: int
     span: int
-    count: int
-    instruction_k: int
-    k_loop_step: int
-    merge: Merge | None
+    a_source: Layout
+    b_source: Layout
+    a_wide: bool
+    b_wide: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChoice:
     """What to launch, on a grid of ``programs``.
 
-    ``swapped``: all else speaks of the transposed product.  ``wide_offsets``: 64-bit index arithmetic.
+    ``swapped``: all else speaks of the transposed product.  ``wide_offsets``: 64-bit index arithmetic.  The layouts are
+    those that the chain reads, which are the copies' where there is a ``packing``.
     """
 
     structure: Structure
     slices: Slices
+    packing: Packing | None
     operand_dtype: DType
     output_dtype: DType
     config: KernelConfig
@@ -146,134 +72,48 @@ class KernelChoice:
     store_by_descriptor: bool
     wide_offsets: bool
 
+    @property
+    def merges(self) -> bool:
+        """Whether the slices go through scratch and a merge kernel."""
+        return self.slices.merge is not None and self.structure is not Structure.FOLDED_CHAIN
+
+    @property
+    def stored_dtype(self) -> DType:
+        """The type that the chain kernel stores."""
+        return DType.FLOAT32 if self.merges else self.output_dtype
+
 
 def choose_kernel(
-    desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic, *, config: KernelConfig | None = None
+    desc: GEMMDesc,
+    meta: KernelMeta,
+    card: CardArithmetic,
+    *,
+    config: KernelConfig | None = None,
+    structure: Structure | None = None,
 ) -> KernelChoice | Declined:
-    """The kernel that computes ``desc`` bit for bit; ``config`` overrides the tile choice and never the bits."""
-    slices = _slices(desc, meta, card)
+    """The kernel that computes ``desc`` bit for bit; ``config`` and ``structure`` override choices of speed."""
+    slices = slice_up(desc, meta, card)
     if isinstance(slices, Declined):
         return slices
-    if min(meta.m, meta.n) < 1 or min(meta.a.row_stride, meta.a.column_stride, meta.b.row_stride, meta.b.column_stride) < 0:
-        return _declined(f"sizes must be positive and strides not negative (got {meta})")
+    strides = (meta.a.row_stride, meta.a.column_stride, meta.b.row_stride, meta.b.column_stride)
+    if min(meta.m, meta.n) < 1 or min(strides) < 0:
+        return declined(f"sizes must be positive and strides not negative (got {meta})")
     if meta.out.layout(meta.m, meta.n) is Layout.ANY:
-        return _declined(f"out must have a unit stride (got {meta.out.row_stride}, {meta.out.column_stride})")
-    swapped = _swap(meta)
+        return declined(f"out must have a unit stride (got {meta.out.row_stride}, {meta.out.column_stride})")
+    swapped = meta.m < meta.n and meta.m <= THIN_SIDE
     turned = meta.swapped if swapped else meta
-    structure = _structure(slices, turned)
-    usable = [c for c in configs_of(structure) if _fits(c, structure, turned, slices)]
-    if config is not None:
-        usable = [config] if _fits(config, structure, turned, slices) else []
-    if not usable:
-        return _declined(f"config must divide the span {slices.span} and fit {meta.shared_bytes} shared bytes (got {config})")
-    chosen = _pick(usable, turned, slices)
-    if chosen.tiles(turned.m, turned.n) * slices.count > MAX_NARROW_OFFSET:
-        return _declined(f"tiles x slices must fit 32 bits (got {chosen.tiles(turned.m, turned.n)} x {slices.count})")
-    return _assemble(structure, slices, chosen, turned, swapped)
-
-
-def _declined(reason: str) -> Declined:
-    return Declined(code="kernel", reason=reason)
-
-
-def _slices(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> Slices | Declined:
-    """The descriptor as the kernels see it, at the sizes of ``meta``."""
-    for name, got, want in (
-        ("a", meta.a.dtype, desc.a_dtype),
-        ("b", meta.b.dtype, desc.b_dtype),
-        ("out", meta.out.dtype, desc.output_dtype),
-    ):
-        if got is not want:
-            return _declined(f"{name} must have the descriptor's type {want.value} (got {got.value})")
-    if desc.a_dtype is not desc.b_dtype or desc.a_dtype not in OPERAND_DTYPES:
-        return _declined(f"operands must be float16 or bfloat16 alike (got {desc.a_dtype.value} and {desc.b_dtype.value})")
-    if desc.output_dtype not in output_dtypes(desc.a_dtype):
-        return _declined(f"the output must be of the operands' type or float32 (got {desc.output_dtype.value})")
-    if desc.epilogue:
-        return _declined(f"the epilogue must be empty (got {len(desc.epilogue)} steps)")
-    steps = _steps(desc, card)
-    if isinstance(steps, Declined):
-        return steps
-    summed_k = min(meta.k, desc.summed_k)
-    if not 1 <= summed_k <= NO_LOOP_STEP:
-        return _declined(f"summed_k must be from 1 to {NO_LOOP_STEP} (got {summed_k})")
-    if len(desc.cuts) > 1:
-        return _declined(f"no kernel has nested cuts (got {len(desc.cuts)})")
-    one = Slices(
-        summed_k=summed_k, span=summed_k, count=1, instruction_k=steps[0], k_loop_step=steps[1], merge=None
+    candidates = structures_for(slices, turned)
+    if structure is not None:
+        candidates = tuple(c for c in candidates if c is structure)
+    for candidate in candidates:
+        usable = [c for c in ((config,) if config else configs_of(candidate)) if _fits(c, candidate, turned, slices)]
+        if usable:
+            chosen = _pick(usable, candidate, turned, slices)
+            return _assemble(candidate, slices, chosen, turned, swapped)
+    return declined(
+        f"structure and config must suit spans of {slices.span} and {meta.shared_bytes} shared bytes "
+        f"(got {structure}, {config})"
     )
-    if not desc.cuts:
-        return one
-    return _cut(one, desc.cuts[0], desc.output_dtype)
-
-
-def _steps(desc: GEMMDesc, card: CardArithmetic) -> tuple[int, int] | Declined:
-    """(instruction_k, k_loop_step) where the card's matrix steps realise the accumulator."""
-    accumulator = desc.accumulator
-    step = accumulator.step
-    if not isinstance(step, FusedDot):
-        return _declined("no kernel has CUDA-core chains")
-    realised = card.step_for(desc.a_dtype)
-    if realised is None:
-        return _declined(f"the card's matrix steps for {desc.a_dtype.value} are not known")
-    if realised.step != step or step.accumulator_dtype is not DType.FLOAT32:
-        return _declined(f"the accumulator must be the card's {realised.step} (got {step})")
-    if realised.lanes != LANES:
-        return _declined(f"matrix steps must have {LANES} lanes (got {realised.lanes})")
-    k = accumulator.instruction_k
-    if k not in STEP_SIZES:
-        return _declined(f"instruction_k must be 8 or {LANES} (got {k})")
-    if not isinstance(accumulator.residue, ResidueFirst):
-        return k, NO_LOOP_STEP
-    turn = accumulator.residue.k_loop_step
-    if turn % k:
-        return _declined(f"k_loop_step must be a multiple of instruction_k {k} (got {turn})")
-    return k, min(turn, NO_LOOP_STEP)
-
-
-def _cut(one: Slices, cut: Cut, output_dtype: DType) -> Slices | Declined:
-    if not isinstance(cut.layout, Contiguous):
-        return _declined("no kernel has strided cuts over matrix steps")
-    span = min(cut.layout.span, one.summed_k)
-    if cut.layout.short is Short.FIRST and one.summed_k % span:
-        return _declined("no kernel has the short slice first")
-    merge = Merge(partial_dtype=cut.partial_dtype, merge_dtype=cut.merge_dtype, start=cut.start)
-    count = -(-one.summed_k // span)
-    if count == 1 and _invisible(merge, output_dtype):
-        return one
-    return replace(one, span=span, count=count, merge=merge)
-
-
-def _invisible(merge: Merge, output_dtype: DType) -> bool:
-    """Whether folding a single partial shows in no output: matrix steps never give -0.0, and rounding twice is once."""
-    return merge.partial_dtype is DType.FLOAT32 and merge.merge_dtype in (DType.FLOAT32, output_dtype)
-
-
-def _plain(slices: Slices) -> bool:
-    """Whether every slice is a chain of full steps from its first k on, a short one at most at its end."""
-    lengths = {slices.span, slices.summed_k - (slices.count - 1) * slices.span}
-    leads = {(length, length % slices.k_loop_step) for length in lengths}
-    return slices.instruction_k == LANES and all(lead % LANES == 0 or lead == length for length, lead in leads)
-
-
-def _structure(slices: Slices, meta: KernelMeta) -> Structure:
-    if not _plain(slices):
-        return Structure.GROUPED_CHAIN
-    k = slices.summed_k
-    aligned = meta.a.by_descriptor(meta.m, k) and meta.b.by_descriptor(k, meta.n)
-    if aligned and (slices.count == 1 or slices.span % 64 == 0):
-        return Structure.CHAIN_TMA
-    return Structure.CHAIN_POINTER
-
-
-def _swap(meta: KernelMeta) -> bool:
-    """Whether the transposed product suits the tiles better: the thin side on N."""
-    return meta.m < meta.n and meta.m <= THIN_SIDE
-
-
-def output_dtypes(operand_dtype: DType) -> tuple[DType, ...]:
-    """The types that a product of ``operand_dtype`` may be stored as."""
-    return operand_dtype, DType.FLOAT32
 
 
 def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:
@@ -281,54 +121,98 @@ def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:
     match structure:
         case Structure.CHAIN_TMA:
             return TMA_CONFIGS
+        case Structure.FOLDED_CHAIN:
+            return FOLDED_CONFIGS
         case Structure.CHAIN_POINTER:
             return POINTER_CONFIGS
         case Structure.GROUPED_CHAIN:
             return GROUPED_CONFIGS
 
 
+def structures_for(slices: Slices, meta: KernelMeta) -> tuple[Structure, ...]:
+    """Every structure that can compute ``slices`` there, the one expected to be fastest first."""
+    pointers = (Structure.CHAIN_POINTER,) if slices.plain else (Structure.GROUPED_CHAIN,)
+    if not _direct(slices, meta) and min(meta.m, meta.n) < PACKED_SIDE:
+        return pointers
+    if slices.merge is None or not foldable(slices.merge, meta.out.dtype):
+        return (Structure.CHAIN_TMA, *pointers)
+    filled = any(4 * c.tiles(meta.m, meta.n) >= 3 * meta.sm_count for c in FOLDED_CONFIGS)
+    both = (Structure.FOLDED_CHAIN, Structure.CHAIN_TMA)
+    return (*(both if filled else both[::-1]), *pointers)
+
+
+def foldable(merge: Merge, output_dtype: DType) -> bool:
+    """Whether a kernel folds in registers with these roundings; others go through scratch, to bound the variants."""
+    return {merge.partial_dtype, merge.merge_dtype} <= {DType.FLOAT32, output_dtype}
+
+
+def _direct(slices: Slices, meta: KernelMeta) -> bool:
+    """Whether tensor descriptors can read the operands where they lie."""
+    return (
+        slices.plain
+        and (slices.count == 1 or slices.span % SPAN_UNIT == 0)
+        and meta.a.by_descriptor(meta.m, slices.summed_k)
+        and meta.b.by_descriptor(slices.summed_k, meta.n)
+    )
+
+
 def _fits(config: KernelConfig, structure: Structure, meta: KernelMeta, slices: Slices) -> bool:
-    """Whether no step of ``config`` crosses from one slice into the next, and its tiles fit the shared memory."""
-    if structure is Structure.CHAIN_TMA and slices.count > 1 and slices.span % config.block_k:
-        return False
-    stored = DType.FLOAT32 if slices.merge else meta.out.dtype
-    return config.shared_bytes(meta.a.dtype.itemsize, stored.itemsize) <= meta.shared_bytes
+    """Whether no step of ``config`` crosses from one slice into the next, and the kernel fits memory and indices."""
+    if structure.by_descriptor:
+        span = slices.span if _direct(slices, meta) else _packed_span(slices)
+        if slices.count > 1 and span % config.block_k:
+            return False
+    stored = DType.FLOAT32 if slices.merge and structure is not Structure.FOLDED_CHAIN else meta.out.dtype
+    return (
+        config.shared_bytes(meta.a.dtype.itemsize, stored.itemsize) <= meta.shared_bytes
+        and config.tiles(meta.m, meta.n) * slices.count <= MAX_NARROW_OFFSET
+    )
 
 
-def _pick(usable: list[KernelConfig], meta: KernelMeta, slices: Slices) -> KernelConfig:
-    """The largest tile that wastes little of itself and gives every multiprocessor work, else the one with most tiles."""
-    smallest_m, smallest_n = min(c.block_m for c in usable), min(c.block_n for c in usable)
-    fitting = [
-        c
-        for c in usable
-        if (c.block_m < 2 * meta.m or c.block_m == smallest_m) and (c.block_n < 2 * meta.n or c.block_n == smallest_n)
-    ] or usable
-    for config in fitting:
-        if config.tiles(meta.m, meta.n) * slices.count >= meta.sm_count:
-            return config
-    return max(fitting, key=lambda c: c.tiles(meta.m, meta.n))
+def _packed_span(slices: Slices) -> int:
+    return -(-slices.lanes // SPAN_UNIT) * SPAN_UNIT
+
+
+def _pick(usable: list[KernelConfig], structure: Structure, meta: KernelMeta, slices: Slices) -> KernelConfig:
+    """The config of least estimated time: rounds of tiles, each its products and the loads that feed them.
+
+    A thin side gets one tile, so that the long operand is read once.
+    """
+    covering = [c for c in usable if meta.n > THIN_SIDE or c.block_n >= meta.n] or usable
+    parts = 1 if structure is Structure.FOLDED_CHAIN else slices.count
+
+    def cost(config: KernelConfig) -> int:
+        rounds = -(-config.tiles(meta.m, meta.n) * parts // meta.sm_count)
+        return rounds * (config.block_m * config.block_n + _LOAD_COST * (config.block_m + config.block_n))
+
+    return min(covering, key=cost)
 
 
 def _assemble(
     structure: Structure, slices: Slices, config: KernelConfig, meta: KernelMeta, swapped: bool
 ) -> KernelChoice:
-    m, n, k = meta.m, meta.n, meta.k
-    by_tma = structure is Structure.CHAIN_TMA
-    offsets = [] if by_tma else [meta.a.last_offset(m, k), meta.b.last_offset(k, n)]
-    offsets.append(meta.out.last_offset(m, n) if slices.merge is None else m * n - 1)
-    out_layout = meta.out.layout(m, n) if slices.merge is None else Layout.ROWS
-    store_by_descriptor = (
-        by_tma and slices.merge is None and out_layout is Layout.ROWS and meta.out.by_descriptor(m, n)
-    )
-    layouts = meta.a.layout(m, k), meta.b.layout(k, n)
-    if Layout.ANY in layouts:
+    m, n = meta.m, meta.n
+    merges = slices.merge is not None and structure is not Structure.FOLDED_CHAIN
+    packing = None if not structure.by_descriptor or _direct(slices, meta) else _packing(slices, meta)
+    layouts = meta.a.layout(m, meta.k), meta.b.layout(meta.k, n)
+    if packing is not None:
+        layouts = _packed_layout(layouts[0], Layout.COLUMNS), _packed_layout(layouts[1], Layout.ROWS)
+    elif Layout.ANY in layouts:
         layouts = Layout.ANY, Layout.ANY
-    programs = config.tiles(m, n) * slices.count
-    if by_tma:
+    out_layout = Layout.ROWS if merges else meta.out.layout(m, n)
+    by_descriptor = (
+        structure.by_descriptor and not merges and out_layout is Layout.ROWS and meta.out.by_descriptor(m, n)
+    )
+    offsets = [0] if structure.by_descriptor else [meta.a.last_offset(m, meta.k), meta.b.last_offset(meta.k, n)]
+    if not by_descriptor:
+        offsets.append(m * n if merges else meta.out.last_offset(m, n))
+    programs = config.tiles(m, n) * (1 if structure is Structure.FOLDED_CHAIN else slices.count)
+    if structure.by_descriptor:
         programs = min(programs, meta.sm_count * config.programs_per_sm)
     return KernelChoice(
         structure=structure,
         slices=slices,
+        packing=packing,
         operand_dtype=meta.a.dtype,
         output_dtype=meta.out.dtype,
         config=config,
@@ -337,6 +221,25 @@ def _assemble(
         a_layout=layouts[0],
         b_layout=layouts[1],
         out_layout=out_layout,
-        store_by_descriptor=store_by_descriptor,
-        wide_offsets=not store_by_descriptor and max(offsets) > MAX_NARROW_OFFSET,
+        store_by_descriptor=by_descriptor,
+        wide_offsets=max(offsets) > MAX_NARROW_OFFSET,
     )
+
+
+def _packing(slices: Slices, meta: KernelMeta) -> Packing:
+    span = _packed_span(slices)
+    a_largest = max(meta.a.last_offset(meta.m, meta.k), (meta.m + SPAN_UNIT) * span * slices.count)
+    b_largest = max(meta.b.last_offset(meta.k, meta.n), (meta.n + SPAN_UNIT) * span * slices.count)
+    return Packing(
+        span=span,
+        a_source=meta.a.layout(meta.m, meta.k),
+        b_source=meta.b.layout(meta.k, meta.n),
+        a_wide=a_largest > MAX_NARROW_OFFSET,
+        b_wide=b_largest > MAX_NARROW_OFFSET,
+    )
+
+
+def _packed_layout(source: Layout, across_k: Layout) -> Layout:
+    """The copy keeps lines across k as they are; all else is copied to lines along k."""
+    along_k = Layout.ROWS if across_k is Layout.COLUMNS else Layout.COLUMNS
+    return across_k if source is across_k else along_k

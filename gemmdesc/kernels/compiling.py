@@ -13,17 +13,23 @@ from triton.compiler import ASTSource
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.kernels.chain import chain_pointer_kernel, chain_tma_kernel
+from gemmdesc.kernels.folded_chain import folded_chain_kernel
 from gemmdesc.kernels.grouped_chain import grouped_chain_kernel
 from gemmdesc.kernels.merge import merge_kernel
+from gemmdesc.kernels.repack import repack_kernel
 from gemmdesc.kernels.variants import Variant
 
 #: The kernels by the name that a Variant carries.
 KERNELS: Mapping[str, Any] = {
     "chain_tma": chain_tma_kernel,
+    "folded_chain": folded_chain_kernel,
     "chain_pointer": chain_pointer_kernel,
     "grouped_chain": grouped_chain_kernel,
     "merge": merge_kernel,
+    "repack": repack_kernel,
 }
+#: Pointers to buffers of our own, whose alignment the compiler may rely on.
+ALIGNED = ("packed_ptr",)
 _POINTERS = {DType.FLOAT16: "*fp16", DType.BFLOAT16: "*bf16", DType.FLOAT32: "*fp32"}
 _TYPES = {DType.FLOAT16: tl.float16, DType.BFLOAT16: tl.bfloat16, DType.FLOAT32: tl.float32}
 
@@ -44,11 +50,12 @@ def compile_variant(variant: Variant, *, capability: int) -> Any:
         raise InvalidInputError(f"variant.kernel must be one of {', '.join(KERNELS)} (got {variant.kernel})")
     kernel = KERNELS[variant.kernel]
     constants = constants_of(variant)
-    descriptors = _descriptors(variant, constants) if variant.kernel == "chain_tma" else {}
+    descriptors = _descriptors(variant, constants) if "A_ROWS" in constants else {}
     if descriptors and not constants["STORE_BY_DESCRIPTOR"]:
         constants["out_desc"] = None
-    signature = {}
-    for parameter in kernel.params:
+    signature: dict[str, str] = {}
+    attributes = {}
+    for position, parameter in enumerate(kernel.params):
         name = parameter.name
         if name in constants:
             signature[name] = "constexpr"
@@ -56,10 +63,12 @@ def compile_variant(variant: Variant, *, capability: int) -> Any:
             signature[name] = descriptors[name]
         elif name.endswith("_ptr"):
             signature[name] = _POINTERS[variant.stored if name == "out_ptr" else variant.loaded]
+            if name in ALIGNED:
+                attributes[(position,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = parameter.annotation_type
     return triton_compile(
-        ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs={}),
+        ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes),
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": variant.num_warps, "num_stages": variant.num_stages},
     )

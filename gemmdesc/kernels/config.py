@@ -45,15 +45,13 @@ class KernelConfig:
         return -(-m // self.block_m) * -(-n // self.block_n)
 
     def shared_bytes(self, operand_size: int, stored_size: int) -> int:
-        """Shared memory of a pipelined kernel that stages one whole tile of ``stored_size`` bytes an element for its store."""
+        """Shared memory of a pipeline and of one whole tile staged for its store, ``stored_size`` bytes an element."""
         stage = (self.block_m + self.block_n) * self.block_k * operand_size
         return self.num_stages * stage + self.block_m * self.block_n * stored_size + _BARRIER_BYTES
 
 
 def _config(m: int, n: int, k: int, warps: int, stages: int, *, per_sm: int = 1) -> KernelConfig:
-    return KernelConfig(
-        block_m=m, block_n=n, block_k=k, num_warps=warps, num_stages=stages, programs_per_sm=per_sm
-    )
+    return KernelConfig(block_m=m, block_n=n, block_k=k, num_warps=warps, num_stages=stages, programs_per_sm=per_sm)
 
 
 #: Tensor-descriptor kernels, largest tile first.
@@ -61,6 +59,7 @@ TMA_CONFIGS = (
     _config(128, 256, 64, 8, 3),
     _config(128, 128, 64, 8, 4),
     _config(128, 128, 64, 4, 4),
+    _config(64, 128, 128, 4, 4),
     _config(64, 128, 64, 4, 4, per_sm=2),
     _config(64, 64, 64, 4, 4, per_sm=3),
     _config(64, 64, 128, 4, 4, per_sm=2),
@@ -68,6 +67,13 @@ TMA_CONFIGS = (
     _config(64, 16, 128, 4, 4, per_sm=2),
     _config(64, 32, 64, 4, 6, per_sm=2),
     _config(64, 16, 64, 4, 6, per_sm=2),
+)
+
+#: Tensor-descriptor kernels that hold a running sum beside the accumulator, largest tile first.
+FOLDED_CONFIGS = (
+    _config(128, 128, 64, 8, 4),
+    _config(64, 128, 64, 4, 4),
+    _config(64, 64, 64, 4, 4, per_sm=2),
 )
 
 #: Pointer kernels of a plain chain, largest tile first.
@@ -78,7 +84,7 @@ POINTER_CONFIGS = (
     _config(16, 16, 128, 2, 3),
 )
 
-#: Pointer kernels of a grouped chain, largest tile first.  ``block_k`` counts lanes, of which a group may leave some zero.
+#: Pointer kernels of a grouped chain, largest tile first.  ``block_k`` counts lanes, zero ones too.
 GROUPED_CONFIGS = (
     _config(128, 128, 32, 8, 3),
     _config(64, 64, 64, 4, 3),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gemmdesc.kernels.merge import round_to
+from gemmdesc.kernels.merge import canonical, round_to
 from gemmdesc.kernels.tile import RUN_TIME, load_a, load_b, locate, store_tile
 
 
@@ -23,7 +23,7 @@ def folded_chain_kernel(
     work = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for index in tl.range(tl.program_id(0), work, tl.num_programs(0)):
         _, tile_m, tile_n = locate(index, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32) + start
+        total = tl.full((BLOCK_M, BLOCK_N), start, dtype=tl.float32)
         for part in tl.range(slices):
             accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             for step in tl.range(k_tiles):
@@ -32,6 +32,7 @@ def folded_chain_kernel(
                 b = load_b(b_desc, k, tile_n * BLOCK_N, B_ROWS)
                 accumulator = tl.dot(a, b, accumulator)
             total = round_to(total + round_to(accumulator, PARTIAL_DTYPE), MERGE_DTYPE)
+        total = canonical(total, MERGE_DTYPE)
         if STORE_BY_DESCRIPTOR:
             out_desc.store([tile_m * BLOCK_M, tile_n * BLOCK_N], total.to(out_desc.dtype))
         else:

@@ -8,26 +8,24 @@ from typing import Any
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.descriptor import GEMMDesc, Start
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.chain import chain_pointer_kernel, chain_tma_kernel
-from gemmdesc.kernels.choose import (
-    MAX_NARROW_OFFSET,
-    KernelChoice,
-    KernelMeta,
-    Layout,
-    MatrixMeta,
-    Merge,
-    Structure,
-    choose_kernel,
-)
-from gemmdesc.kernels.compiling import constants_of
+from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, Packing, Structure, choose_kernel
+from gemmdesc.kernels.compiling import KERNELS, constants_of
 from gemmdesc.kernels.config import KernelConfig
-from gemmdesc.kernels.grouped_chain import grouped_chain_kernel
-from gemmdesc.kernels.merge import merge_kernel
-from gemmdesc.kernels.variants import MERGE_BLOCK, Variant, chain_variant, merge_variant
+from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
+from gemmdesc.kernels.slices import Merge, Slices
+from gemmdesc.kernels.variants import (
+    MERGE_BLOCK,
+    PACK_LANES,
+    PACK_ROWS,
+    Variant,
+    chain_variant,
+    merge_variant,
+    pack_variant,
+)
 
 TORCH_TYPES: Mapping[torch.dtype, DType] = {
     torch.float16: DType.FLOAT16,
@@ -68,7 +66,7 @@ def kernel_meta(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> KernelMe
         )
     if not a.device == b.device == out.device:
         raise InvalidInputError(f"a, b and out must share a device (got {a.device}, {b.device}, {out.device})")
-    card = torch.cuda.get_device_properties(a.device)
+    card: Any = torch.cuda.get_device_properties(a.device)
     return KernelMeta(
         m=m,
         n=n,
@@ -89,13 +87,14 @@ def run(
     card: CardArithmetic,
     *,
     config: KernelConfig | None = None,
+    structure: Structure | None = None,
 ) -> KernelChoice | Declined:
     """Choose and launch; ``out`` is written unless the choice declines.
 
     Raises:
         InvalidInputError: the tensors do not form a product.
     """
-    choice = choose_kernel(desc, kernel_meta(a, b, out), card, config=config)
+    choice = choose_kernel(desc, kernel_meta(a, b, out), card, config=config, structure=structure)
     if isinstance(choice, KernelChoice):
         launch(choice, a, b, out)
     return choice
@@ -111,67 +110,104 @@ def launch_here(choice: KernelChoice, a: torch.Tensor, b: torch.Tensor, out: tor
     """:func:`launch` where the tensors' device is already the current one."""
     if choice.swapped:
         a, b, out = b.T, a.T, out.T
-    merge = choice.slices.merge
-    if merge is None:
+    if not choice.merges:
         _launch_chain(choice, a, b, out, slice_stride=0)
         return
     m, n = out.shape
     partials = torch.empty((choice.slices.count, m, n), dtype=torch.float32, device=a.device)
     _launch_chain(choice, a, b, partials[0], slice_stride=m * n)
-    _launch_merge(merge, partials, out)
+    assert choice.slices.merge is not None
+    _launch_merge(choice.slices.merge, partials, out)
 
 
 def _launch_chain(
     choice: KernelChoice, a: torch.Tensor, b: torch.Tensor, target: torch.Tensor, *, slice_stride: int
 ) -> None:
-    launcher = _launch_tma if choice.structure is Structure.CHAIN_TMA else _launch_pointers
-    launcher(choice, a, b, target, slice_stride)
+    if not choice.structure.by_descriptor:
+        _launch_pointers(choice, a, b, target, slice_stride)
+        return
+    slices, packing = choice.slices, choice.packing
+    if packing is None:
+        _launch_tma(choice, a[:, : slices.summed_k], b[: slices.summed_k], target, slices.span, slice_stride)
+        return
+    a = _pack(slices, packing, a, packing.a_source, wide_offsets=packing.a_wide)
+    b = _pack(slices, packing, b.T, packing.b_source.transposed, wide_offsets=packing.b_wide).T
+    _launch_tma(choice, a, b, target, packing.span, slice_stride)
 
 
-def _options(variant: Variant) -> dict[str, Any]:
-    return {**constants_of(variant), "num_warps": variant.num_warps, "num_stages": variant.num_stages}
+def _launch(variant: Variant, programs: int, *arguments: Any) -> None:
+    kernel = KERNELS[variant.kernel]
+    kernel[(programs,)](*arguments, **constants_of(variant), num_warps=variant.num_warps, num_stages=variant.num_stages)
+
+
+def _pack(
+    slices: Slices, packing: Packing, source: torch.Tensor, layout: Layout, *, wide_offsets: bool
+) -> torch.Tensor:
+    """A copy (rows, lanes) of ``source`` (rows, k): see :mod:`gemmdesc.kernels.repack`."""
+    rows, lanes = source.shape[0], slices.count * packing.span
+    variant = pack_variant(
+        layout, dtype=TORCH_TYPES[source.dtype], instruction_k=slices.instruction_k, wide_offsets=wide_offsets
+    )
+    if layout is Layout.COLUMNS:
+        padded = -(-rows // PACK_ROWS) * PACK_ROWS
+        packed = torch.empty((lanes, padded), dtype=source.dtype, device=source.device)[:, :rows].T
+    else:
+        packed = torch.empty((rows, lanes), dtype=source.dtype, device=source.device)
+    programs = -(-rows // PACK_ROWS) * (lanes // PACK_LANES)
+    _launch(
+        variant, programs, source, packed, rows, slices.count, slices.summed_k, slices.span, packing.span,
+        slices.k_loop_step, *source.stride(), packed.stride(1 if layout is Layout.COLUMNS else 0),
+    )  # fmt: skip
+    return packed
 
 
 def _descriptor(tensor: torch.Tensor, layout: Layout, rows: int, columns: int) -> TensorDescriptor:
     """A descriptor over the stored orientation, with boxes of rows x columns of ``tensor``."""
-    if layout is Layout.ROWS:
-        return TensorDescriptor.from_tensor(tensor, [rows, columns])
-    return TensorDescriptor.from_tensor(tensor.T, [columns, rows])
+    stored, box = (tensor, [rows, columns]) if layout is Layout.ROWS else (tensor.T, [columns, rows])
+    lines, length = stored.shape
+    # Where there is one line, what a descriptor must say of the next is free.
+    stride = stored.stride(0) if lines > 1 else -(-length // TMA_ALIGNMENT) * TMA_ALIGNMENT
+    return TensorDescriptor(stored, [lines, length], [stride, 1], box)
 
 
 def _launch_tma(
-    choice: KernelChoice, a: torch.Tensor, b: torch.Tensor, target: torch.Tensor, slice_stride: int
+    choice: KernelChoice, a: torch.Tensor, b: torch.Tensor, target: torch.Tensor, span: int, slice_stride: int
 ) -> None:
-    m, n = target.shape
-    config, slices = choice.config, choice.slices
-    a_desc = _descriptor(a[:, : slices.summed_k], choice.a_layout, config.block_m, config.block_k)
-    b_desc = _descriptor(b[: slices.summed_k], choice.b_layout, config.block_k, config.block_n)
+    config, count = choice.config, choice.slices.count
+    a_desc = _descriptor(a, choice.a_layout, config.block_m, config.block_k)
+    b_desc = _descriptor(b, choice.b_layout, config.block_k, config.block_n)
     out_desc = None
     if choice.store_by_descriptor:
-        out_desc = TensorDescriptor.from_tensor(target, [config.block_m, config.block_n])
-    chain_tma_kernel[(choice.programs,)](
-        a_desc, b_desc, out_desc, target, m, n, slices.count, slices.span, -(-slices.span // config.block_k),
-        slice_stride, target.stride(0), target.stride(1), **_options(chain_variant(choice)),
-    )  # fmt: skip
+        out_desc = _descriptor(target, Layout.ROWS, config.block_m, config.block_n)
+    common = (a_desc, b_desc, out_desc, target, *target.shape, count, span, -(-span // config.block_k))
+    variant = chain_variant(choice)
+    if choice.structure is Structure.FOLDED_CHAIN:
+        assert choice.slices.merge is not None
+        _launch(variant, choice.programs, *common, _start(choice.slices.merge), *target.stride())
+    else:
+        _launch(variant, choice.programs, *common, slice_stride, *target.stride())
 
 
 def _launch_pointers(
     choice: KernelChoice, a: torch.Tensor, b: torch.Tensor, target: torch.Tensor, slice_stride: int
 ) -> None:
-    m, n = target.shape
     slices = choice.slices
-    arguments = (a, b, target, m, n, slices.summed_k, slices.span)
-    strides = (*a.stride(), *b.stride(), slice_stride, *target.stride())
-    options = _options(chain_variant(choice))
-    if choice.structure is Structure.CHAIN_POINTER:
-        chain_pointer_kernel[(choice.programs,)](*arguments, *strides, **options)
-        return
-    grouped_chain_kernel[(choice.programs,)](*arguments, slices.k_loop_step, *strides, **options)
+    arguments = [a, b, target, *target.shape, slices.summed_k, slices.span]
+    if choice.structure is Structure.GROUPED_CHAIN:
+        arguments.append(slices.k_loop_step)
+    _launch(
+        chain_variant(choice), choice.programs, *arguments, *a.stride(), *b.stride(), slice_stride, *target.stride()
+    )
+
+
+def _start(merge: Merge) -> float:
+    """What the fold's first addition adds to: -0.0 leaves every value as it is."""
+    return -0.0 if merge.start is Start.FIRST else 0.0
 
 
 def _launch_merge(merge: Merge, partials: torch.Tensor, out: torch.Tensor) -> None:
     count, m, n = partials.shape
     last = max(m * n, (m - 1) * out.stride(0) + (n - 1) * out.stride(1)) + MERGE_BLOCK
     variant = merge_variant(merge, TORCH_TYPES[out.dtype], wide_offsets=last > MAX_NARROW_OFFSET)
-    grid = (-(-m * n // MERGE_BLOCK),)
-    merge_kernel[grid](partials, out, m * n, n, count, *out.stride(), **_options(variant))
+    programs = -(-m * n // MERGE_BLOCK)
+    _launch(variant, programs, partials, out, m * n, n, count, _start(merge), *out.stride())

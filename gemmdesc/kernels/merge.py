@@ -15,6 +15,16 @@ def round_to(value, DTYPE: tl.constexpr):
     return value.to(DTYPE).to(tl.float32)
 
 
+@triton.jit
+def canonical(value, HELD_DTYPE: tl.constexpr):
+    """``value`` with every NaN as 0x7fffffff, which widening a narrow NaN need not give; HELD_DTYPE rounded it last."""
+    if HELD_DTYPE == tl.float32:  # noqa: SIM300  a constexpr argument is no constant
+        return value
+    else:
+        nan = tl.full(value.shape, 0x7FFFFFFF, dtype=tl.int32).to(tl.float32, bitcast=True)
+        return tl.where(value != value, nan, value)
+
+
 @triton.jit(do_not_specialize=RUN_TIME)
 def merge_kernel(
     partial_ptr, out_ptr, size: tl.int64, N: tl.int32, slices: tl.int32, start: tl.float32,
@@ -29,9 +39,10 @@ def merge_kernel(
     inside = index < size
     if not WIDE_OFFSETS:
         index = index.to(tl.int32)
-    total = tl.full((BLOCK,), 0.0, dtype=tl.float32) + start
+    total = tl.full((BLOCK,), start, dtype=tl.float32)
     for part in tl.range(slices, num_stages=4):
         partial = tl.load(partial_ptr + part * size + index, mask=inside)
         total = round_to(total + round_to(partial, PARTIAL_DTYPE), MERGE_DTYPE)
+    total = canonical(total, MERGE_DTYPE)
     out_ptrs = out_ptr + (index // N) * stride_om + (index % N) * stride_on
     tl.store(out_ptrs, total.to(out_ptr.dtype.element_ty), mask=inside)

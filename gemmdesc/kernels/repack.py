@@ -22,7 +22,10 @@ def repack_kernel(
     SOURCE_LAYOUT: tl.constexpr, PACKED_ROWS: tl.constexpr, WIDE_OFFSETS: tl.constexpr, INSTRUCTION_K: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """``rows`` are those of op(A), or the columns of op(B); k runs along the lines of the copy if PACKED_ROWS."""
+    """``rows`` are those of op(A), or the columns of op(B); k runs along the lines of the copy if PACKED_ROWS.
+
+    Otherwise the lines are padded to a multiple of BLOCK_ROWS, and the padding is written too.
+    """
     blocks_k = packed_span // BLOCK_K * slices
     row_block = tl.program_id(0) // blocks_k
     lane_block = tl.program_id(0) % blocks_k
@@ -42,9 +45,8 @@ def repack_kernel(
     values = tl.load(
         source_ptr + row[:, None] * stride_row + k[None, :] * stride_k, mask=inside[:, None] & real[None, :], other=0.0
     )
+    stride = tl.multiple_of(packed_stride.to(row.dtype), 8)
     if PACKED_ROWS:
-        stride = tl.multiple_of(packed_stride.to(row.dtype), 8)
         tl.store(packed_ptr + row[:, None] * stride + lane[None, :], values, mask=inside[:, None])
     else:
-        stride = tl.multiple_of(packed_stride.to(row.dtype), 8)
-        tl.store(packed_ptr + row[:, None] + lane[None, :] * stride, values, mask=inside[:, None])
+        tl.store(packed_ptr + row[:, None] + lane[None, :] * stride, values)

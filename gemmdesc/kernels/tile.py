@@ -35,7 +35,7 @@ def locate(index, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: t
 
 @triton.jit
 def unit_strides(row_stride, column_stride, LAYOUT: tl.constexpr, WIDE_OFFSETS: tl.constexpr):
-    """The two strides as the compiler should see them: a unit stride as a constant, the other in 32 bits unless wide."""
+    """The two strides as the compiler should see them: a unit stride as a constant, 32 bits unless wide."""
     if not WIDE_OFFSETS:
         row_stride = row_stride.to(tl.int32)
         column_stride = column_stride.to(tl.int32)
@@ -60,7 +60,7 @@ def extent(block, size, BLOCK: tl.constexpr, WIDE_OFFSETS: tl.constexpr):
 
 @triton.jit
 def load_a(a_desc, m, k, A_ROWS: tl.constexpr):
-    """The tile of A whose first element is (m, k), from a descriptor over A or, where A_ROWS is false, over its transpose."""
+    """The tile of A whose first element is (m, k), from a descriptor over A or, unless A_ROWS, its transpose."""
     if A_ROWS:
         return a_desc.load([m, k])
     else:

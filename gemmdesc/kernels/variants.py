@@ -12,23 +12,19 @@ from itertools import product
 
 from gemmdesc.descriptor import Start
 from gemmdesc.dtypes import DType
-from gemmdesc.kernels.choose import (
-    OPERAND_DTYPES,
-    STEP_SIZES,
-    KernelChoice,
-    Layout,
-    Merge,
-    Structure,
-    configs_of,
-    output_dtypes,
-)
+from gemmdesc.kernels.choose import KernelChoice, Structure, configs_of, foldable
 from gemmdesc.kernels.config import KernelConfig
+from gemmdesc.kernels.meta import Layout
+from gemmdesc.kernels.slices import OPERAND_DTYPES, STEP_SIZES, Merge, output_dtypes
 
 Constant = bool | int | str
 #: Elements that one program of the merge folds.
 MERGE_BLOCK = 512
-_MERGE_WARPS = 4
-_MERGE_STAGES = 3
+#: Rows and lanes that one program of the repacking copies.
+PACK_ROWS = 64
+PACK_LANES = 64
+_COPY_WARPS = 4
+_COPY_STAGES = 3
 _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 #: Layouts of the operands that a pointer kernel is compiled for; unit strides in both operands, or in neither.
 _POINTER_LAYOUTS = (
@@ -54,17 +50,15 @@ class Variant:
 
 def chain_variant(choice: KernelChoice) -> Variant:
     """The kernel that computes the slices of ``choice``."""
-    stored = DType.FLOAT32 if choice.slices.merge else choice.output_dtype
     return _chain_variant(
         choice.structure,
         choice.config,
         loaded=choice.operand_dtype,
-        stored=stored,
+        stored=choice.stored_dtype,
         layouts=(choice.a_layout, choice.b_layout),
-        out_layout=choice.out_layout,
-        store_by_descriptor=choice.store_by_descriptor,
-        wide_offsets=choice.wide_offsets,
+        store=(choice.store_by_descriptor, choice.out_layout, choice.wide_offsets),
         instruction_k=choice.slices.instruction_k,
+        merge=choice.slices.merge,
     )
 
 
@@ -75,25 +69,27 @@ def _chain_variant(
     loaded: DType,
     stored: DType,
     layouts: tuple[Layout, Layout],
-    out_layout: Layout,
-    store_by_descriptor: bool,
-    wide_offsets: bool,
-    instruction_k: int,
+    store: tuple[bool, Layout, bool],
+    instruction_k: int = 0,
+    merge: Merge | None = None,
 ) -> Variant:
+    """``store``: by descriptor or not, the output's layout, wide offsets."""
     constants: dict[str, Constant] = {}
-    match structure:
-        case Structure.CHAIN_TMA:
-            constants["A_ROWS"] = layouts[0] is Layout.ROWS
-            constants["B_ROWS"] = layouts[1] is Layout.ROWS
-            constants["STORE_BY_DESCRIPTOR"] = store_by_descriptor
-        case Structure.CHAIN_POINTER | Structure.GROUPED_CHAIN:
-            constants["A_LAYOUT"] = layouts[0].value
-            constants["B_LAYOUT"] = layouts[1].value
+    if structure.by_descriptor:
+        constants["A_ROWS"] = layouts[0] is Layout.ROWS
+        constants["B_ROWS"] = layouts[1] is Layout.ROWS
+        constants["STORE_BY_DESCRIPTOR"] = store[0]
+    else:
+        constants["A_LAYOUT"] = layouts[0].value
+        constants["B_LAYOUT"] = layouts[1].value
     if structure is Structure.GROUPED_CHAIN:
         constants["INSTRUCTION_K"] = instruction_k
+    if structure is Structure.FOLDED_CHAIN and merge is not None:
+        constants["PARTIAL_DTYPE"] = merge.partial_dtype.value
+        constants["MERGE_DTYPE"] = merge.merge_dtype.value
     constants |= {
-        "OUT_LAYOUT": out_layout.value,
-        "WIDE_OFFSETS": wide_offsets,
+        "OUT_LAYOUT": store[1].value,
+        "WIDE_OFFSETS": store[2],
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "BLOCK_K": config.block_k,
@@ -109,12 +105,46 @@ def _chain_variant(
     )
 
 
+def pack_variant(layout: Layout, *, dtype: DType, instruction_k: int, wide_offsets: bool) -> Variant:
+    """The kernel that copies an operand (rows, k) of ``layout``."""
+    constants: dict[str, Constant] = {
+        "SOURCE_LAYOUT": layout.value,
+        "PACKED_ROWS": layout is not Layout.COLUMNS,
+        "WIDE_OFFSETS": wide_offsets,
+        "INSTRUCTION_K": instruction_k,
+        "BLOCK_ROWS": PACK_ROWS,
+        "BLOCK_K": PACK_LANES,
+    }
+    return Variant(
+        kernel="repack",
+        loaded=dtype,
+        stored=dtype,
+        constants=tuple(constants.items()),
+        num_warps=_COPY_WARPS,
+        num_stages=_COPY_STAGES,
+    )
+
+
+def variants_of(choice: KernelChoice) -> tuple[Variant, ...]:
+    """Every kernel that launching ``choice`` runs, a merge with narrow offsets standing for both of its widths."""
+    found = [chain_variant(choice)]
+    if choice.packing is not None:
+        step = choice.slices.instruction_k
+        for layout, wide in (
+            (choice.packing.a_source, choice.packing.a_wide),
+            (choice.packing.b_source.transposed, choice.packing.b_wide),
+        ):
+            found.append(pack_variant(layout, dtype=choice.operand_dtype, instruction_k=step, wide_offsets=wide))
+    if choice.merges and choice.slices.merge is not None:
+        found.append(merge_variant(choice.slices.merge, choice.output_dtype, wide_offsets=False))
+    return tuple(found)
+
+
 def merge_variant(merge: Merge, output_dtype: DType, *, wide_offsets: bool) -> Variant:
     """The kernel that folds the slices."""
     constants: dict[str, Constant] = {
         "PARTIAL_DTYPE": merge.partial_dtype.value,
         "MERGE_DTYPE": merge.merge_dtype.value,
-        "START_AT_ZERO": merge.start is Start.ZERO,
         "WIDE_OFFSETS": wide_offsets,
         "BLOCK": MERGE_BLOCK,
     }
@@ -123,44 +153,67 @@ def merge_variant(merge: Merge, output_dtype: DType, *, wide_offsets: bool) -> V
         loaded=DType.FLOAT32,
         stored=output_dtype,
         constants=tuple(constants.items()),
-        num_warps=_MERGE_WARPS,
-        num_stages=_MERGE_STAGES,
+        num_warps=_COPY_WARPS,
+        num_stages=_COPY_STAGES,
     )
 
 
 def enumerate_variants(shared_bytes: int) -> frozenset[Variant]:
     """Every variant that the chooser can pick without a ``config`` of the caller's, on a card with that much memory."""
-    return frozenset([*_tma_variants(shared_bytes), *_pointer_variants(shared_bytes), *_merge_variants()])
+    parts = (
+        *_descriptor_variants(shared_bytes),
+        *_pointer_variants(shared_bytes),
+        *_pack_variants(),
+        *_merge_variants(),
+    )
+    return frozenset(parts)
 
 
-def _tma_variants(shared_bytes: int) -> Iterator[Variant]:
-    units = (Layout.ROWS, Layout.COLUMNS)
-    stores = [(True, Layout.ROWS, False), *product((False,), units, (False, True))]
-    for loaded, config in product(OPERAND_DTYPES, configs_of(Structure.CHAIN_TMA)):
-        for stored, a, b, store in product(output_dtypes(loaded), units, units, stores):
-            if config.shared_bytes(loaded.itemsize, stored.itemsize) > shared_bytes:
-                continue
-            yield _chain_variant(
-                Structure.CHAIN_TMA, config, loaded=loaded, stored=stored, layouts=(a, b), out_layout=store[1],
-                store_by_descriptor=store[0], wide_offsets=store[2], instruction_k=0,
-            )  # fmt: skip
+_UNIT = (Layout.ROWS, Layout.COLUMNS)
+
+
+def _fitting(structure: Structure, shared_bytes: int) -> Iterator[tuple[KernelConfig, DType, DType]]:
+    """(config, operand type, stored type) of a structure."""
+    for config, loaded in product(configs_of(structure), OPERAND_DTYPES):
+        for stored in output_dtypes(loaded):
+            if config.shared_bytes(loaded.itemsize, stored.itemsize) <= shared_bytes:
+                yield config, loaded, stored
+
+
+def _descriptor_variants(shared_bytes: int) -> Iterator[Variant]:
+    stores = [(True, Layout.ROWS, False), *product((False,), _UNIT, (False, True))]
+    for structure in (Structure.CHAIN_TMA, Structure.FOLDED_CHAIN):
+        folds = structure is Structure.FOLDED_CHAIN
+        for config, loaded, stored in _fitting(structure, shared_bytes):
+            merges = [m for m in _merges() if foldable(m, stored)] if folds else [None]
+            for a, b, store, merge in product(_UNIT, _UNIT, stores, merges):
+                yield _chain_variant(
+                    structure, config, loaded=loaded, stored=stored, layouts=(a, b), store=store, merge=merge
+                )
 
 
 def _pointer_variants(shared_bytes: int) -> Iterator[Variant]:
     kinds = [(Structure.CHAIN_POINTER, 0), *product((Structure.GROUPED_CHAIN,), STEP_SIZES)]
-    for (structure, step), loaded in product(kinds, OPERAND_DTYPES):
-        for config, stored, layouts, out_layout, wide in product(
-            configs_of(structure), output_dtypes(loaded), _POINTER_LAYOUTS, (Layout.ROWS, Layout.COLUMNS), (False, True)
+    for structure, step in kinds:
+        for (config, loaded, stored), layouts, out_layout, wide in product(
+            _fitting(structure, shared_bytes), _POINTER_LAYOUTS, _UNIT, (False, True)
         ):
-            if config.shared_bytes(loaded.itemsize, stored.itemsize) > shared_bytes:
-                continue
             yield _chain_variant(
-                structure, config, loaded=loaded, stored=stored, layouts=layouts, out_layout=out_layout,
-                store_by_descriptor=False, wide_offsets=wide, instruction_k=step,
+                structure, config, loaded=loaded, stored=stored, layouts=layouts, store=(False, out_layout, wide),
+                instruction_k=step,
             )  # fmt: skip
 
 
+def _pack_variants() -> Iterator[Variant]:
+    for layout, dtype, step, wide in product(Layout, OPERAND_DTYPES, STEP_SIZES, (False, True)):
+        yield pack_variant(layout, dtype=dtype, instruction_k=step, wide_offsets=wide)
+
+
+def _merges() -> tuple[Merge, ...]:
+    """One merge per pair of roundings; where a fold starts is a run-time value."""
+    return tuple(Merge(partial_dtype=p, merge_dtype=r, start=Start.FIRST) for p, r in product(_FLOATS, _FLOATS))
+
+
 def _merge_variants() -> Iterator[Variant]:
-    for partial, merged, start, stored, wide in product(_FLOATS, _FLOATS, Start, _FLOATS, (False, True)):
-        merge = Merge(partial_dtype=partial, merge_dtype=merged, start=start)
+    for merge, stored, wide in product(_merges(), _FLOATS, (False, True)):
         yield merge_variant(merge, stored, wide_offsets=wide)

@@ -73,6 +73,29 @@ def _truncates(
     return False if all(v != 0.0 for v in answers) else None
 
 
+def calibrate_zero(reader: Reader, begin: int, fraction_bits: int | None) -> int | None:
+    """The exponent that an exact zero counts as, from a step of at least three products at ``begin``, float32 outputs.
+
+    Three products that add up to the smallest float32 exactly, the last one 2^-j of it: they come out only if alignment
+    keeps bits that small, and the accumulator's zero at the start is what it aligns to.  None where it cannot be seen.
+    """
+    if fraction_bits is None:
+        return None
+    least, scale = -149, -60
+    seen = []
+    for j in range(1, 17):
+        # 2^j - 1 in pieces of at most eight bits, each a bfloat16, and the 1 that completes it.
+        high = min(j, 8)
+        pieces = ((2**high - 1) * 2 ** (j - high), 2 ** (j - high) - 1, 1)
+        values = [(begin + i, piece * 2.0 ** (least - j - scale)) for i, piece in enumerate(pieces) if piece]
+        got = reader.values([tuple(values)], other=2.0**scale)[0]
+        seen.append((j, got == 2.0**least))
+    kept = [j for j, ok in seen if ok]
+    if not kept or len(kept) == len(seen):
+        return None
+    return least - max(kept) + fraction_bits
+
+
 def calibrate_merge(
     reader: Reader, starts: Sequence[int], operand: DType, output: DType, size: Magnitudes
 ) -> MergeTypes:

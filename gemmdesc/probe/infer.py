@@ -56,19 +56,26 @@ class Types:
 
 
 def infer_rules(
-    readings: Sequence[Reading], domain: Sequence[Mapping[str, int]], zero_exponent: int | None = None
+    readings: Sequence[Reading],
+    domain: Sequence[Mapping[str, int]],
+    hints: Sequence[Expr] = (),
+    zero_exponent: int | None = None,
 ) -> tuple[Rule, ...] | Unexplained:
     """The rules that explain every reading, simplest first, one for each behaviour on the readings and the domain.
 
-    ``domain``: environments (see :func:`gemmdesc.problem.environment`) on which the rule will be asked.
+    ``domain``: environments (see :func:`gemmdesc.problem.environment`) on which the rule will be asked.  ``hints``:
+    expressions that explained other answers, tried before any others.
     ``zero_exponent``: as measured on another operand type of the same card, where these readings cannot show it.
     """
     if not readings:
         return Unexplained(reason="there are no readings")
-    if any(r.scalar for r in readings):
-        scalar = all(r.scalar for r in readings)
-        reason = "each product is a step of its own" if scalar else "some readings step one product at a time, some do not"
-        return Unexplained(reason=reason, scalar=scalar)
+    if any(r.fused is False for r in readings):
+        if any(r.fused for r in readings):
+            return Unexplained(reason="some readings fuse products in one step, some do not")
+        return Unexplained(reason="no three products meet in one fused step", scalar=True)
+    if not any(r.fused for r in readings):
+        return Unexplained(reason="too few products to tell a fused step from two additions")
+    readings = [r for r in readings if r.fused]
     trouble = [a for r in readings for a in r.anomalies]
     if trouble:
         return Unexplained(reason="; ".join(trouble[:3]))
@@ -84,7 +91,7 @@ def infer_rules(
     depth = max(len(n) for n in nests)
     types = _types(readings) if depth else [Types(partial=DType.FLOAT32, merge=DType.FLOAT32, start=Start.FIRST)]
     environments = [environment(r.problem, r.answer, None) for r in readings]
-    integers = _learn(readings, nests, depth, environments, domain)
+    integers = _learn(readings, nests, environments, domain, hints)
     if integers is None or not types:
         return Unexplained(reason="no expression of the space gives the integers read" if types else "types contradict")
     shorts = _shorts(nests, depth)
@@ -122,15 +129,16 @@ def _paths(depth: int) -> list[str]:
 def _learn(
     readings: Sequence[Reading],
     nests: Sequence[tuple[Level, ...]],
-    depth: int,
     environments: Sequence[Mapping[str, int]],
     domain: Sequence[Mapping[str, int]],
+    hints: Sequence[Expr],
 ) -> list[tuple[Expr, ...]] | None:
     """Expressions for ``summed_k`` and each span; None where one of them has none."""
+    depth = max(len(n) for n in nests)
     spans: list[tuple[Expr, ...]] = []
     for level in range(depth):
         allowed = [_span_allowed(r, n, level, depth) for r, n in zip(readings, nests, strict=True)]
-        found = learn_integer(_examples(environments, allowed), domain)
+        found = learn_integer(_examples(environments, allowed), domain, hints=hints)
         if not found:
             return None
         spans.append(found)
@@ -139,7 +147,7 @@ def _learn(
     out: list[tuple[Expr, ...]] = []
     for chosen in product(*(s[:6] for s in spans)):
         extra = () if whole else chosen[:1]
-        for total in learn_integer(_examples(environments, summed), domain, given=extra)[:4]:
+        for total in learn_integer(_examples(environments, summed), domain, given=extra, hints=hints)[:4]:
             out.append((total, *chosen))
     return out or None
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 
 from gemmdesc.errors import InvalidInputError
-from gemmdesc.expressions import Call, Const, Expr, Operation, Var, apply, evaluate_all, size
+from gemmdesc.expressions import Call, Const, Expr, Operation, Var, apply, evaluate_all, size, variables
 
 Values = npt.NDArray[np.int64]
 _BINARY = tuple(o for o in Operation if o.arity == 2)
 _LARGEST = 2**62
+#: How many single grains are nested once more.
+_GRAINS = 400
 #: How many environments of the domain tell expressions apart.
 _DOMAIN_SAMPLE = 64
 
@@ -68,21 +71,26 @@ def learn_integer(
     domain: Sequence[Mapping[str, int]],
     *,
     names: Sequence[str] = ("k", "splitk_num"),
+    conditions: Sequence[str] = ("k_contiguous", "transa", "transb"),
     given: Sequence[Expr] = (),
+    hints: Sequence[Expr] = (),
     most: int = 24,
 ) -> tuple[Expr, ...]:
     """The surviving expressions, smallest first, at most ``most``; empty if the space holds none.
 
-    ``given`` are expressions already learned, used like variables.  The search stops after the first stage that leaves
-    survivors: single atoms, one operation, two operations, an operation with a grain, three operations.
+    ``names`` are the variables of arithmetic, ``conditions`` those that a grain may depend on.  ``given`` are expressions
+    already learned, used like variables; ``hints``, learned elsewhere, are tried first.  The search stops after the first
+    stage that leaves survivors: hints, single atoms, one operation, two operations, an operation with a grain, three
+    operations.
 
     Raises:
         InvalidInputError: there are no examples.
     """
     if not examples:
         raise InvalidInputError("examples must hold at least one reading (got none)")
-    search = _Search(examples, domain, names, given)
-    for stage in (search.atoms, search.one, search.two, search.grained, search.three):
+    search = _Search(examples, domain, (names, conditions), given)
+    hinted = partial(search.hinted, hints)
+    for stage in (hinted, search.atoms, search.one, search.two, search.grained, search.three):
         found = search.distinct(stage())
         if found:
             return tuple(found[:most])
@@ -96,12 +104,13 @@ class _Search:
         self,
         examples: Sequence[Example],
         domain: Sequence[Mapping[str, int]],
-        names: Sequence[str],
+        variables: tuple[Sequence[str], Sequence[str]],
         given: Sequence[Expr],
     ) -> None:
         every = [*(e.environment for e in examples), *domain[:: max(1, len(domain) // _DOMAIN_SAMPLE)]]
-        self._names = [n for n in names if all(n in e for e in every)]
-        self._all = {n: np.array([e[n] for e in every], dtype=np.int64) for n in self._names}
+        self._names, self._conditions = ([n for n in v if all(n in e for e in every)] for v in variables)
+        known = (*self._names, *self._conditions)
+        self._all = {n: np.array([e[n] for e in every], dtype=np.int64) for n in known}
         self._width = len(every)
         self._read = len(examples)
         self._low = np.array([e.allowed.low for e in examples], dtype=np.int64)
@@ -128,15 +137,30 @@ class _Search:
         self._two = self._join(self._one or self._atoms, self._atoms)
         yield from self._consistent(self._two)
 
+    def hinted(self, hints: Sequence[Expr]) -> Iterator[Expr]:
+        usable = [h for h in hints if variables(h) <= set(self._all)]
+        if usable:
+            yield from self._consistent(self._bank(usable))
+
     def grained(self) -> Iterator[Expr]:
-        """An operation whose second argument is a grain, ``select(mod(x, c), c1, c2)``: alignment that x may lack."""
-        constants = [Const(c) for c in self._grain_constants]
-        whens = [Call(Operation.MOD, (Var(n), c)) for n in self._names for c in constants]
-        grains: list[Expr] = [
-            Call(Operation.SELECT, (w, x, y)) for w, x, y in product(whens, constants, constants) if x != y
-        ]
-        if grains:
-            yield from self._pairs(self._one or self._atoms, _distinct(self._bank(grains)))
+        """Multiples of a grain, ``select(when, grain, grain)`` nested up to twice: an alignment that x may lack."""
+        constants: list[Expr] = [Const(c) for c in self._grain_constants]
+        whens: list[Expr] = [Call(Operation.MOD, (Var(n), c)) for n in self._names for c in constants]
+        whens += [Var(n) for n in self._conditions]
+        near = self._just_below(self._one or self._atoms)
+        if not len(near):
+            return
+        once = _distinct(self._bank(_selects(whens, constants, constants)))
+        yield from self._pairs(near, once, (Operation.ROUND_UP,))
+        twice = _distinct(self._bank(_selects(whens, constants, once.expressions[:_GRAINS])))
+        yield from self._pairs(near, twice, (Operation.ROUND_UP,))
+
+    def _just_below(self, bank: _Bank) -> _Bank:
+        """Expressions that rounding up by less than the largest grain could make allowed."""
+        reach = max(self._grain_constants, default=1)
+        values = bank.values[:, : self._read]
+        ok = ((values <= self._high) & (values > self._low - reach)).all(axis=1)
+        return _take(bank, np.flatnonzero(ok))
 
     def three(self) -> Iterator[Expr]:
         yield from self._pairs(self._two or self._atoms, self._atoms)
@@ -150,12 +174,15 @@ class _Search:
         for i in np.flatnonzero(self._allowed(bank.values[:, : self._read])):
             yield bank.expressions[i]
 
-    def _pairs(self, left: _Bank, right: _Bank) -> Iterator[Expr]:
-        """Consistent applications of every operation to one of each bank, in both orders, nothing kept."""
+    def _pairs(
+        self, left: _Bank, right: _Bank, operations: Sequence[Operation] = _BINARY
+    ) -> Iterator[Expr]:
+        """Consistent applications of the operations to one of each bank, nothing kept; in both orders if of all."""
         readings = left.values[:, : self._read]
-        for operation, j in product(_BINARY, range(len(right))):
+        for operation, j in product(operations, range(len(right))):
             row = right.values[j][None, : self._read]
-            for swapped in (False,) if operation.commutes else (False, True):
+            both = operations is _BINARY and not operation.commutes
+            for swapped in (False, True) if both else (False,):
                 values = apply(operation, *((row, readings) if swapped else (readings, row)))
                 for i in np.flatnonzero(self._allowed(values)):
                     pair = (left.expressions[i], right.expressions[j])
@@ -185,11 +212,22 @@ class _Search:
         return sorted(by_values.values(), key=lambda e: (size(e), str(e)))
 
 
+def _selects(whens: Sequence[Expr], one: Sequence[Expr], other: Sequence[Expr]) -> list[Expr]:
+    """Both orders of ``select`` between a constant and something else."""
+    pairs = [(x, y) for x, y in product(one, other) if x != y]
+    return [
+        Call(Operation.SELECT, (w, *order)) for w, (x, y) in product(whens, pairs) for order in ((x, y), (y, x))
+    ]
+
+
 def _distinct(bank: _Bank) -> _Bank:
     """The first expression of each distinct row of values."""
     rows = np.ascontiguousarray(bank.values).view(np.uint64)
     multipliers = np.random.default_rng(0).integers(0, 2**63, size=rows.shape[1], dtype=np.uint64) | np.uint64(1)
     mixed = (rows * multipliers) ^ ((rows * multipliers) >> np.uint64(29))
     _, first = np.unique(mixed.sum(axis=1, dtype=np.uint64), return_index=True)
-    index = np.sort(first)
+    return _take(bank, np.sort(first))
+
+
+def _take(bank: _Bank, index: npt.NDArray[np.intp]) -> _Bank:
     return _Bank(expressions=tuple(bank.expressions[i] for i in index), values=bank.values[index])

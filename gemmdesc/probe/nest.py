@@ -32,12 +32,17 @@ def compress_parts(tree: Tree, part_ends: Sequence[int]) -> tuple[Level, ...]:
         return ()
     starts = [0, *part_ends[:-1]]
     lengths = [e - s for s, e in zip(starts, part_ends, strict=True)]
-    if leaves(tree) != list(range(len(lengths))):
-        raise NestError(f"parts must be folded in ascending order (got {leaves(tree)[:8]})")
+    order = leaves(tree)
+    if order != sorted(order):
+        raise NestError(f"parts must be folded in ascending order (got {order[:8]})")
     try:
         items = chain_items(tree)
     except TreeError as error:
         raise NestError(str(error)) from None
+    if len(order) < len(lengths):
+        if any(not isinstance(x, int) for x in items):
+            raise NestError(f"{len(lengths)} parts must be one chain to be read from {len(order)} of them (got a nest)")
+        return (_level(lengths),)
     groups = _group(items)
     if all(len(g) == 1 for g in groups):
         return (_level(lengths),)
@@ -65,6 +70,9 @@ def _group(items: Sequence[Tree]) -> list[list[int]]:
 
 
 def _level(lengths: Sequence[int]) -> Level:
+    if len(lengths) > 1 and lengths[-1] == lengths[0] + 1 and len(set(lengths[:-1])) == 1:
+        # The walk cannot see a last part of a single k; it then counts to the part before.
+        lengths = [*lengths[:-1], lengths[0], 1]
     span = max(lengths)
     middle, first, last = lengths[1:-1], lengths[0], lengths[-1]
     if any(x != span for x in middle) or (first != span and last != span and len(lengths) > 1):

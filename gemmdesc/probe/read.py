@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
-from gemmdesc.probe.calibrate import calibrate_merge, calibrate_step
+from gemmdesc.dtypes import DType
+from gemmdesc.probe.calibrate import calibrate_merge, calibrate_step, calibrate_zero
 from gemmdesc.probe.experiments import Magnitudes, Reader, magnitudes
 from gemmdesc.probe.reading import MergeTypes, Reading, StepArithmetic, StepWindow
 from gemmdesc.probe.tree import Tree, TreeError, chain_items, leaves
-from gemmdesc.probe.walks import read_part_ends, read_part_tree, read_steps, read_summed
+from gemmdesc.probe.walks import (
+    read_element_tree,
+    read_fused,
+    read_part_ends,
+    read_part_tree,
+    read_steps,
+    read_summed,
+)
 from gemmdesc.problem import AlgoConfig, GemmProblem
 
 #: How many k a window of step boundaries spans; longer than two turns of any main loop met so far.
@@ -25,21 +34,23 @@ def read_answer(reader: Reader, problem: GemmProblem, answer: AlgoConfig) -> Rea
     size = magnitudes(problem.a_dtype, problem.d_dtype)
     summed_k, holes = read_summed(reader)
     anomalies = [f"k = {h} is not summed" for h in holes]
-    first = read_steps(reader, 0, min(WINDOW_K, summed_k), size)
-    scalar = len(first.ends) > 1 and len(first.ends) == first.end - first.begin - 2
-    if scalar or summed_k == 0:
+    fused = read_fused(reader, summed_k, size)
+    tree = read_element_tree(reader, summed_k, size)
+    if not fused:
         return Reading(
-            problem=problem, answer=answer, summed_k=summed_k, part_ends=(summed_k,), part_tree=0, windows=(first,),
-            arithmetic=StepArithmetic(), merge=MergeTypes(), scalar=scalar, anomalies=tuple(anomalies),
+            problem=problem, answer=answer, summed_k=summed_k, part_ends=(summed_k,), part_tree=0, windows=(),
+            arithmetic=StepArithmetic(), merge=MergeTypes(), fused=fused, element_tree=tree,
+            anomalies=tuple(anomalies),
         )  # fmt: skip
     part_ends = read_part_ends(reader, summed_k, size)
-    windows = [first, *(read_steps(reader, b, e, size) for b, e in _further_windows(part_ends))]
-    tree, trouble = read_part_tree(reader, part_ends, size)
-    merge = calibrate_merge(reader, _fold_starts(tree, part_ends), problem.a_dtype, problem.d_dtype, size)
+    bounds = [(0, min(WINDOW_K, summed_k)), *_further_windows(part_ends)]
+    windows = [read_steps(reader, begin, end, size) for begin, end in bounds]
+    part_tree, trouble = read_part_tree(reader, part_ends, size)
+    merge = calibrate_merge(reader, _fold_starts(part_tree, part_ends), problem.a_dtype, problem.d_dtype, size)
     return Reading(
-        problem=problem, answer=answer, summed_k=summed_k, part_ends=part_ends, part_tree=tree,
-        windows=tuple(windows), arithmetic=_calibrate(reader, windows, part_ends, size), merge=merge, scalar=False,
-        anomalies=(*anomalies, *trouble),
+        problem=problem, answer=answer, summed_k=summed_k, part_ends=part_ends, part_tree=part_tree,
+        windows=tuple(windows), arithmetic=_calibrate(reader, problem, windows, part_ends), merge=merge, fused=True,
+        element_tree=tree, anomalies=(*anomalies, *trouble),
     )  # fmt: skip
 
 
@@ -67,18 +78,28 @@ def _fold_starts(tree: Tree, part_ends: Sequence[int]) -> list[int]:
 
 
 def _calibrate(
-    reader: Reader, windows: Sequence[StepWindow], part_ends: Sequence[int], size: Magnitudes
+    reader: Reader, problem: GemmProblem, windows: Sequence[StepWindow], part_ends: Sequence[int]
 ) -> StepArithmetic:
     """Calibrate on the first step of three or more products that another step of its accumulator follows, if any."""
-    best: tuple[tuple[int, int], int | None] | None = None
+    step = _calibration_step(windows, part_ends)
+    if step is None:
+        return StepArithmetic()
+    (begin, end), later = step
+    measured = calibrate_step(reader, (begin, end), later, magnitudes(problem.a_dtype, problem.d_dtype))
+    if problem.d_dtype is DType.FLOAT32 and problem.a_dtype.format.min_exponent <= -126:
+        return replace(measured, zero_exponent=calibrate_zero(reader, begin, measured.fraction_bits))
+    return measured
+
+
+def _calibration_step(
+    windows: Sequence[StepWindow], part_ends: Sequence[int]
+) -> tuple[tuple[int, int], int | None] | None:
     for window in windows:
         ends = [e for e in window.ends if e not in part_ends]
         for begin, end in pairwise(ends):
             if end - begin >= 3 and not any(begin < p < end for p in part_ends):
-                return calibrate_step(reader, (begin, end), end, size)
-    first = windows[0]
-    whole = min([*first.ends, part_ends[0]])
-    if whole >= 3:
-        later = whole if whole < part_ends[0] else None
-        best = ((0, whole), later)
-    return calibrate_step(reader, *best, size) if best else StepArithmetic()
+                return (begin, end), end
+    whole = min([*windows[0].ends, part_ends[0]])
+    if whole < 3:
+        return None
+    return (0, whole), whole if whole < part_ends[0] else None

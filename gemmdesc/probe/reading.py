@@ -53,8 +53,9 @@ class MergeTypes:
 class Reading:
     """``part_ends``: exclusive ends of the accumulators, ascending, the last one ``summed_k``.
 
-    ``part_tree`` joins part numbers; ``windows`` hold step boundaries (absolute k).  ``scalar``: every read position is a
-    step of its own.  ``anomalies`` say in words what fits no hypothesis.
+    ``part_tree`` joins part numbers; ``windows`` hold step boundaries (absolute k).  ``fused``: whether several products
+    meet in one step (None: too few products to tell); where they do not, nothing further was read but the tree over k,
+    if that is small.  ``anomalies`` say in words what fits no hypothesis.
     """
 
     problem: GemmProblem
@@ -65,7 +66,8 @@ class Reading:
     windows: tuple[StepWindow, ...]
     arithmetic: StepArithmetic
     merge: MergeTypes
-    scalar: bool
+    fused: bool | None
+    element_tree: Tree | None = None
     anomalies: tuple[str, ...] = ()
     launches: int = 0
     experiments: int = 0
@@ -91,6 +93,7 @@ def reading_from_plain(data: dict[str, Any]) -> Reading:
                 "answer": answer_from_plain(data["answer"]),
                 "part_ends": tuple(data["part_ends"]),
                 "part_tree": _tree(data["part_tree"]),
+                "element_tree": None if data["element_tree"] is None else _tree(data["element_tree"]),
                 "windows": tuple(StepWindow(**{**w, "ends": tuple(w["ends"])}) for w in data["windows"]),
                 "arithmetic": StepArithmetic(**data["arithmetic"]),
                 "merge": MergeTypes(**data["merge"]),

@@ -1,49 +1,55 @@
-"""Scanning the heuristic: which answers exist, how often, and how much of the mass is still unseen."""
+"""Scanning the heuristic: which answers exist, how often, and how much of the mass is still unseen.
+
+A scan counts answers and remembers, for each, the numbers of a few problems that got it; a problem is drawn again from
+its number, and its answer asked again, whenever it is needed.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from gemmdesc.dtypes import DType
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.sampling import Scope, draw_problem
-from gemmdesc.problem import (
-    ANSWER_ATTRIBUTES,
-    AlgoConfig,
-    GemmProblem,
-    Refused,
-    answer_from_plain,
-    attributes,
-    problem_from_plain,
-    to_plain,
-)
+from gemmdesc.problem import ANSWER_ATTRIBUTES, AlgoConfig, GemmProblem, Refused, attributes
 
 #: Problems of one block; the unit of work, of saving and of resuming.
 BLOCK_QUERIES = 2000
-#: Examples kept of one answer.
-EXAMPLES_KEPT = 12
+#: Problem numbers kept of one answer, and of one answer in one block.
+NUMBERS_KEPT, NUMBERS_PER_BLOCK = 24, 3
 
 Types = tuple[DType, DType, DType]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerKey:
-    """An answer as the scan counts it: operand and output types, and all attributes."""
+    """An answer as the scan counts it: types of A, B and D, and all attributes (None: left out)."""
 
     types: Types
-    values: tuple[int, ...]
+    values: tuple[int | None, ...]
 
-    def attribute(self, name: str) -> int:
+    def attribute(self, name: str) -> int | None:
         return self.values[ANSWER_ATTRIBUTES.index(name)]
 
-    def without(self, names: Iterable[str]) -> AnswerKey:
-        """The key with the named attributes blanked."""
-        drop = set(names)
-        kept = tuple(-1 if name in drop else v for name, v in zip(ANSWER_ATTRIBUTES, self.values, strict=True))
-        return AnswerKey(types=self.types, values=kept)
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The attributes that are not left out."""
+        return tuple(n for n, v in zip(ANSWER_ATTRIBUTES, self.values, strict=True) if v is not None)
+
+    def only(self, names: Iterable[str]) -> AnswerKey:
+        """The key with every attribute but the named ones left out."""
+        kept = set(names)
+        return AnswerKey(
+            types=self.types,
+            values=tuple(v if n in kept else None for n, v in zip(ANSWER_ATTRIBUTES, self.values, strict=True)),
+        )
+
+    def __str__(self) -> str:
+        named = (f"{n}={v}" for n, v in zip(ANSWER_ATTRIBUTES, self.values, strict=True) if v is not None)
+        return f"{self.types[0].value} x {self.types[1].value} -> {self.types[2].value} " + " ".join(named)
 
 
 def answer_key(problem: GemmProblem, answer: AlgoConfig) -> AnswerKey:
@@ -60,55 +66,102 @@ class Example:
     answer: AlgoConfig
 
 
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """One answer in one block: how often, and the numbers of some problems that got it."""
+
+    key: AnswerKey
+    count: int
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One block's queries."""
+
+    number: int
+    queries: int
+    found: tuple[Found, ...]
+    refused: tuple[tuple[str, int], ...]
+
+
+def scan_block(library: Library, scope: Scope, seed: int, number: int) -> Block:
+    """Ask for the problems of block ``number`` of ``seed``."""
+    counts: Counter[AnswerKey] = Counter()
+    numbers: dict[AnswerKey, list[int]] = {}
+    refused: Counter[str] = Counter()
+    for index in range(number * BLOCK_QUERIES, (number + 1) * BLOCK_QUERIES):
+        problem = draw_problem(scope, seed, index)
+        answer = library.answer(problem)
+        if isinstance(answer, Refused):
+            refused[answer.status] += 1
+            continue
+        key = answer_key(problem, answer)
+        counts[key] += 1
+        kept = numbers.setdefault(key, [])
+        if len(kept) < NUMBERS_PER_BLOCK:
+            kept.append(index)
+    found = tuple(Found(key=k, count=c, numbers=tuple(numbers[k])) for k, c in counts.items())
+    return Block(number=number, queries=BLOCK_QUERIES, found=found, refused=tuple(refused.items()))
+
+
+def resolve(library: Library, scope: Scope, seed: int, index: int) -> Example | None:
+    """Problem number ``index`` with the library's answer; None where it refuses."""
+    problem = draw_problem(scope, seed, index)
+    answer = library.answer(problem)
+    return None if isinstance(answer, Refused) else Example(problem=problem, answer=answer)
+
+
 @dataclass(kw_only=True)
 class Tally:
-    """Counts of a scan; grows block by block."""
+    """Counts of a scan; grows block by block, a block counted once."""
 
     counts: Counter[AnswerKey] = field(default_factory=Counter)
-    examples: dict[AnswerKey, list[Example]] = field(default_factory=dict)
+    numbers: dict[AnswerKey, list[int]] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
     queries: int = 0
     blocks: set[int] = field(default_factory=set)
 
-    def add(self, block: int, found: Sequence[tuple[GemmProblem, AlgoConfig | Refused]]) -> None:
-        """Count one block's queries; a block already counted is left out."""
-        if block in self.blocks:
+    def add(self, block: Block) -> None:
+        if block.number in self.blocks:
             return
-        self.blocks.add(block)
-        self.queries += len(found)
-        for problem, answer in found:
-            if isinstance(answer, Refused):
-                self.refused[answer.status] += 1
-                continue
-            key = answer_key(problem, answer)
-            self.counts[key] += 1
-            kept = self.examples.setdefault(key, [])
-            if len(kept) < EXAMPLES_KEPT:
-                kept.append(Example(problem=problem, answer=answer))
+        self.blocks.add(block.number)
+        self.queries += block.queries
+        self.refused.update(dict(block.refused))
+        for found in block.found:
+            self.counts[found.key] += found.count
+            kept = self.numbers.setdefault(found.key, [])
+            kept.extend(found.numbers[: NUMBERS_KEPT - len(kept)])
 
 
 def unseen_mass(counts: Iterable[int]) -> float:
     """Good-Turing: the share of future queries whose answer has not been seen, from how many were seen once.
 
-    Where none was seen once, the estimate for a singleton count of 1 stands in as an upper value.
+    Where none was seen once, a count of one stands in, so that the estimate never claims less than 1 / queries.
     """
     values = list(counts)
     total = sum(values)
-    if total == 0:
-        return 1.0
-    return max(1, sum(1 for v in values if v == 1)) / total
+    return max(1, sum(1 for v in values if v == 1)) / total if total else 1.0
 
 
-def scan_block(library: Library, scope: Scope, seed: int, block: int) -> list[tuple[GemmProblem, AlgoConfig | Refused]]:
-    """The answers to block number ``block`` of ``seed``."""
-    first = block * BLOCK_QUERIES
-    problems = (draw_problem(scope, seed, i) for i in range(first, first + BLOCK_QUERIES))
-    return [(p, library.answer(p)) for p in problems]
+def block_to_plain(block: Block) -> dict[str, Any]:
+    found = [[[t.value for t in f.key.types], list(f.key.values), f.count, list(f.numbers)] for f in block.found]
+    return {"number": block.number, "queries": block.queries, "found": found, "refused": list(block.refused)}
 
 
-def example_to_plain(example: Example) -> dict[str, Any]:
-    return {"problem": to_plain(example.problem), "answer": to_plain(example.answer)}
+def block_from_plain(data: dict[str, Any]) -> Block:
+    found = tuple(
+        Found(key=key_from_plain(types, values), count=count, numbers=tuple(numbers))
+        for types, values, count, numbers in data["found"]
+    )
+    refused = tuple((str(s), int(n)) for s, n in data["refused"])
+    return Block(number=data["number"], queries=data["queries"], found=found, refused=refused)
 
 
-def example_from_plain(data: dict[str, Any]) -> Example:
-    return Example(problem=problem_from_plain(data["problem"]), answer=answer_from_plain(data["answer"]))
+def key_from_plain(types: list[str], values: list[int | None]) -> AnswerKey:
+    a, b, d = (DType(t) for t in types)
+    return AnswerKey(types=(a, b, d), values=tuple(values))
+
+
+def key_to_plain(key: AnswerKey) -> tuple[list[str], list[int | None]]:
+    return [t.value for t in key.types], list(key.values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,19 +21,23 @@ from gemmdesc.rule import Rule
 #: Readings taken of one class before giving up on it, and examples that a rule is checked on.
 MOST_READINGS = 8
 CHECKED_EXAMPLES = 6
+#: Examples among which the most disputed one is sought.
+DISPUTED_EXAMPLES = 24
 #: Elements of both operands that an example may have to be read; larger ones are only verified.
 READABLE_ELEMENTS = 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassTask:
-    """Work on one class: its examples, and rules that answered others of the same types."""
+    """Work on one class: its examples, and rules that answered others; ``first`` are examples to read before the rest."""
 
     label: str
     examples: tuple[Example, ...]
     known: tuple[Rule, ...]
+    hints: tuple[Rule, ...]
     seed: int
     zero_exponent: int | None = None
+    first: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +63,11 @@ def solve_class(library: Library, task: ClassTask) -> ClassOutcome:
 class _Solver:
     def __init__(self, library: Library, task: ClassTask) -> None:
         self._library, self._task = library, task
-        self._order = reading_order(task.examples)
+        self._order = [*task.first, *(i for i in reading_order(task.examples) if i not in task.first)]
         self._domain = [environment(e.problem, e.answer, None) for e in task.examples]
         self._readings: list[Reading] = []
         self._read: set[int] = set()
+        self._hints = tuple({str(e): e for r in task.hints for _, e in r.integers}.values())
         self._rivals = 0
         self._checked = 0
         self._draws = 0
@@ -74,18 +79,19 @@ class _Solver:
         )  # fmt: skip
 
     def try_known(self) -> ClassOutcome | None:
-        """A known rule that gives this class's bytes where the known rules differ from one another and everywhere else."""
+        """A known rule that gives this class's bytes: on the examples where the known ones differ most, then on others."""
         alive = list(self._task.known)
-        for index in self._order[:CHECKED_EXAMPLES]:
-            if not alive:
-                return None
-            alive = self._surviving(alive, index)
-        alive = [r for r in alive if self._equal_somewhere]
-        return self._outcome(alive[0]) if alive else None
-
-    @property
-    def _equal_somewhere(self) -> bool:
-        return self._checked > 0
+        following: int | None = self._order[0] if self._order else None
+        asked: list[int] = []
+        while alive and following is not None and len(asked) < CHECKED_EXAMPLES:
+            alive = self._surviving(alive, following)
+            asked.append(following)
+            following = self._most_disputed(alive, asked)
+        for index in self._spread_order():
+            if alive and index not in asked and len(asked) < CHECKED_EXAMPLES:
+                alive = self._surviving(alive, index)
+                asked.append(index)
+        return self._outcome(alive[0]) if alive and self._checked else None
 
     def _surviving(self, rules: list[Rule], index: int) -> list[Rule]:
         draws = (*plain_draws(self._task.seed, 2, first=index), *rival_draws(self._task.seed, 2, first=2 * index))
@@ -108,14 +114,14 @@ class _Solver:
                     return self._outcome(None, str(error))
                 following = self._next_unread()
                 continue
-            rules = infer_rules(self._readings, self._domain, self._task.zero_exponent)
+            rules = infer_rules(self._readings, self._domain, self._hints, self._task.zero_exponent)
             if isinstance(rules, Unexplained):
                 more = self._next_unread()
-                if rules.scalar or more is None or len(self._readings) >= 3:
+                if rules.scalar or more is None or len(self._readings) >= 4:
                     return self._outcome(None, rules.reason, rules.scalar)
                 following = more
                 continue
-            following = self._most_disputed(rules)
+            following = self._most_disputed(rules, self._read)
             if following is not None:
                 continue
             failing = self._first_failing(list(rules))
@@ -135,13 +141,13 @@ class _Solver:
     def _next_unread(self) -> int | None:
         return next((i for i in self._order if i not in self._read), None)
 
-    def _most_disputed(self, rules: Sequence[Rule]) -> int | None:
-        """The unread, readable example on which the surviving rules behave in the most ways; None if in one everywhere."""
+    def _most_disputed(self, rules: Sequence[Rule], asked: Container[int]) -> int | None:
+        """The example not yet asked on which the rules behave in the most ways; None if in one way everywhere."""
         if len(rules) < 2:
             return None
         best, ways = None, 1
-        for i in self._order:
-            if i in self._read:
+        for i in self._order[: DISPUTED_EXAMPLES if len(rules) > 4 else None]:
+            if i in asked:
                 continue
             count = len({behaviour(r, [self._domain[i]]) for r in rules})
             if count > ways:

@@ -17,6 +17,10 @@ from gemmdesc.probe.tree import Tree, TreeError, recover_tree
 
 #: How many experiments one round of a search lays out at least, so that narrow problems need few rounds.
 _ROUND = 192
+#: At most this many sites take part in one recovered tree.
+MOST_SITES = 96
+#: Neighbouring triples tried for a fused step; more than any instruction_k, so that one lies inside a step.
+_TRIPLES = 24
 
 
 def read_summed(reader: Reader) -> tuple[int, tuple[int, ...]]:
@@ -98,26 +102,74 @@ def read_steps(reader: Reader, begin: int, end: int, size: Magnitudes) -> StepWi
     return StepWindow(begin=begin, end=end, ends=tuple(b for b, alive in zip(at, survived, strict=True) if alive))
 
 
+def read_fused(reader: Reader, summed_k: int, size: Magnitudes) -> bool | None:
+    """Whether some three neighbouring products meet in one fused step; None where three products are not summed.
+
+    L = 1.5 x 2^e, -L and r = 2^(e - 24) on three neighbouring k, r at each of the three in turn.  Where sums are made two
+    at a time in float32, two of the three orders add r to L and lose it to a tie; a step that aligns them all to 24 or
+    more fraction bits keeps r in every one.
+    """
+    if summed_k < 3:
+        return None
+    exponent = int(np.log2(size.tiny)) + 24
+    large, small = 1.5 * 2.0**exponent, size.tiny
+    first = range(min(_TRIPLES, summed_k - 2))
+    patterns = [
+        tuple((t + (place + shift) % 3, v) for place, v in enumerate((small, large, -large)))
+        for t in first
+        for shift in range(3)
+    ]
+    kept = (reader.values(patterns) == small).reshape(-1, 3)
+    return bool(kept.all(axis=1).any())
+
+
 def read_part_tree(reader: Reader, part_ends: Sequence[int], size: Magnitudes) -> tuple[Tree, tuple[str, ...]]:
-    """How the parts are joined, by lowest common ancestors over one representative k a part."""
+    """How the parts are joined, by lowest common ancestors over one representative k a part.
+
+    Of more parts than ``MOST_SITES`` or than units can count, some from both ends and some between stand for all; the
+    tree is then that of these parts alone.
+    """
     starts = [0, *part_ends[:-1]]
-    count = len(starts)
-    if count == 1:
+    sites = _sites(len(starts), min(MOST_SITES, size.countable))
+    if len(sites) == 1:
         return 0, ()
-    if count > size.countable:
-        return tuple(range(count)), (f"{count} parts are more than {size.countable} units can count",)
 
     def oracle(one: int, others: Sequence[int]) -> list[int]:
         patterns = [
-            tuple(
-                (starts[p], size.big if p == one else -size.big if p == other else size.tiny) for p in range(count)
-            )
+            tuple((starts[p], size.big if p == one else -size.big if p == other else size.tiny) for p in sites)
             for other in others
         ]
         left = reader.values(patterns) / size.tiny
-        return [count - int(x) if x == int(x) and 0 <= x < count else -1 for x in left]
+        return [len(sites) - int(x) if x == int(x) and 0 <= x < len(sites) else -1 for x in left]
 
     try:
-        return recover_tree(range(count), oracle), ()
+        return recover_tree(sites, oracle), ()
     except TreeError as error:
-        return tuple(range(count)), (f"parts: {error}",)
+        return tuple(sites), (f"parts: {error}",)
+
+
+def _sites(count: int, most: int) -> list[int]:
+    if count <= most:
+        return list(range(count))
+    end = most // 3
+    middle = np.linspace(end, count - end - 1, most - 2 * end).astype(int)
+    return sorted({*range(end), *(int(x) for x in middle), *range(count - end, count)})
+
+
+def read_element_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree | None:
+    """The whole tree over k, without any hypothesis; None where k is beyond ``MOST_SITES`` or the sizes fit no tree."""
+    if not 2 <= summed_k <= min(MOST_SITES, size.countable):
+        return None
+
+    def oracle(one: int, others: Sequence[int]) -> list[int]:
+        patterns = [
+            tuple((p, size.big if p == one else -size.big if p == other else size.tiny) for p in range(summed_k))
+            for other in others
+        ]
+        left = reader.values(patterns) / size.tiny
+        return [summed_k - int(x) if x == int(x) and 0 <= x < summed_k else -1 for x in left]
+
+    try:
+        return recover_tree(range(summed_k), oracle)
+    except TreeError:
+        return None

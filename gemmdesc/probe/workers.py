@@ -6,6 +6,7 @@ A task is a module-level function called as ``task(library, item)``.  Results co
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -66,10 +67,11 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
             raise CampaignError(f"count must be at least 1 (got {count})")
         self._library = factory()
         context = multiprocessing.get_context("spawn")
+        threads = max(1, (os.cpu_count() or 1) // count)
         self._tasks: Any = context.Queue()
         self._results: Any = context.Queue()
         self._processes: list[SpawnProcess] = [
-            context.Process(target=_serve, args=(factory, self._tasks, self._results), daemon=True)
+            context.Process(target=_serve, args=(factory, threads, self._tasks, self._results), daemon=True)
             for _ in range(count)
         ]
         for process in self._processes:
@@ -112,7 +114,9 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
                 process.terminate()
 
 
-def _serve(factory: LibraryFactory, tasks: Any, results: Any) -> None:
+def _serve(factory: LibraryFactory, threads: int, tasks: Any, results: Any) -> None:
+    # Read when Numba is first imported, which the library does not do.
+    os.environ["NUMBA_NUM_THREADS"] = str(threads)
     library = factory()
     while (received := tasks.get()) is not None:
         index, task, item = received

@@ -13,9 +13,8 @@ from gemmdesc.operands.lanes import absorb, field, flag, row_words
 from gemmdesc.rivals.sparse import Index, Places, Reals, SparseRows
 from gemmdesc.schedule import Schedule
 
-#: Candidates of one round, and the positions that each chooses from.
+#: Candidates of one round.
 CANDIDATES = 2048
-_SLOTS = 9
 #: Leaves up to which every leaf can get its own element.
 MOST_LEAVES = 2048
 _HIGHEST_EXPONENT = 12
@@ -64,8 +63,8 @@ class View:
 def scattered_candidates(views: tuple[View, View], k: int, dtype: DType, dice: Dice, odd_b: bool) -> Candidates:
     """+L and -L of one magnitude and a few values 1 to 30 binades smaller, at and around a differing place.
 
-    In one row of four, L is a power of two and one value is half a unit in the last place of L in some storage type, so
-    that what is smaller still decides how the type rounds.
+    In one row of four, one value is half a unit in the last place of L in some storage type, and the others are near
+    the end of an accumulator, so that they decide how the type rounds.
     With ``odd_b``, b is no power of two, so that products need more bits than the operands.
     """
     at = _positions(views, k, dice)
@@ -74,15 +73,15 @@ def scattered_candidates(views: tuple[View, View], k: int, dtype: DType, dice: D
     form = dtype.format
     top = min(form.max_exponent - 3, _HIGHEST_EXPONENT)
     widest = min(_MOST_BINADES, top - form.min_exponent)
-    binades = 1 + dice.below(widest, (count, 1))
+    ties = dice.below(4, (count, 1)) == 0
+    binades = np.where(ties, np.minimum(20 + dice.below(8, (count, 1)), widest), 1 + dice.below(widest, (count, 1)))
     large = top - dice.below(np.minimum(7, 1 + top - form.min_exponent - binades), (count, 1))
     small = np.maximum(large - binades - dice.below(3, at.shape), form.min_exponent)
     exponent = np.where(roles < 2, large, small)
-    ties = dice.below(4, (count, 1)) == 0
     half_units = np.array(_HALF_UNITS)[dice.below(len(_HALF_UNITS), (count, 1))]
     exponent = np.where(ties & (roles == 2), np.maximum(large - half_units, form.min_exponent), exponent)
     fraction = dice.below(1 << form.fraction_bits, at.shape) * dice.below(2, (count, 1))
-    fraction = np.where(ties & (roles < 3), 0, fraction)
+    fraction = np.where(ties & (roles < 3), np.where(roles < 2, dice.below(2, (count, 1)), 0), fraction)
     fraction = np.where(roles < 2, np.take_along_axis(fraction, np.argmin(roles, axis=1)[:, None], axis=1), fraction)
     sign = np.where(roles < 2, roles, dice.below(2, at.shape)) ^ dice.below(2, (count, 1))
     present = (roles < 3) | (dice.below(3, at.shape) == 0)
@@ -167,7 +166,7 @@ def _value(dtype: DType, sign: Index | np.int64, exponent: Index | np.int64, fra
 
 
 def _positions(views: tuple[View, View], k: int, dice: Dice) -> Index:
-    """k indices, (CANDIDATES, _SLOTS): a differing pair of neighbours, what surrounds it, and some from elsewhere."""
+    """k indices, (CANDIDATES, E): a differing pair of neighbours, what surrounds it, and some from elsewhere."""
     leaf_pairs, all_pairs = _differing_pairs(views, k)
     half = (CANDIDATES // 2,)
     pairs = np.concatenate([p[dice.below(len(p), half)] for p in (leaf_pairs, all_pairs)])
@@ -182,7 +181,8 @@ def _positions(views: tuple[View, View], k: int, dice: Dice) -> Index:
         order = view.schedule.order if len(view.schedule.order) else np.zeros(1, dtype=np.int64)
         mates.append(order[np.minimum(first + dice.below(np.maximum(last - first, 1), x.shape), len(order) - 1)])
     slots = [
-        x, y, x - 1 - dice.below(16, x.shape), y + 1 + dice.below(16, x.shape), *mates, tail,
+        x, y, *(x - 1 - dice.below(b, x.shape) for b in (4, 16)), *(y + 1 + dice.below(b, x.shape) for b in (4, 16)),
+        *mates, tail,
         dice.below(k, x.shape), np.minimum(k - 1, y + dice.below(np.maximum(k - y, 1), x.shape)),
     ]  # fmt: skip
     positions: Index = np.clip(np.stack(slots, axis=1), 0, k - 1)

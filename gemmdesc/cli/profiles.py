@@ -1,0 +1,222 @@
+"""``gemmdesc show``, ``diff`` and ``audit``: reading profiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gemmdesc.cli.output import (
+    DIFFERENT,
+    EQUAL,
+    JsonOption,
+    guarded,
+    print_json,
+    print_table,
+    wants_json,
+)
+
+if TYPE_CHECKING:
+    from gemmdesc.profiles import ChangeKind, Profile
+
+_NUMERIC = "numeric"
+_ANY = "any"
+
+
+@guarded
+def show(
+    context: typer.Context,
+    profile: Annotated[Path | None, typer.Argument(help="A profile's file; by default what applies here.")] = None,
+    arch: Annotated[str | None, typer.Option(help="Instead: a card, such as sm_90 or sm_90-132.")] = None,
+    release: Annotated[str | None, typer.Option(help="With --arch: a cuBLASLt version, such as 13.1.0.")] = None,
+    text: Annotated[bool, typer.Option("--text", help="Every row in full, in a stable order.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """The rows of a profile."""
+    from gemmdesc.profiles import profile_text, read_profile
+
+    path = profile or choose_profile(arch, release)
+    found = read_profile(path)
+    if wants_json(context, json):
+        print_json(_profile_data(found, path))
+    elif text:
+        typer.echo(profile_text(found), nl=False)
+    else:
+        _print_profile(found, path)
+
+
+def choose_profile(arch: str | None, release: str | None) -> Path:
+    """The only profile in the usual folders for ``arch`` and ``release``; without both, the one that applies here.
+
+    Raises:
+        ProfileError: none fits, or several do.
+    """
+    from gemmdesc.errors import ProfileError
+    from gemmdesc.profiles import profile_folders
+
+    paths = [p for folder in profile_folders() if folder.is_dir() for p in sorted(folder.glob("*/cublaslt-*.parquet"))]
+    if arch is None and release is None:
+        applying = _applying()
+        if applying is not None:
+            return applying
+    fitting = [
+        p
+        for p in paths
+        if (arch is None or p.parent.name == arch or p.parent.name.startswith(f"{arch}-"))
+        and (release is None or p.stem == f"cublaslt-{release}")
+    ]
+    names = {f"{p.parent.name}/{p.stem}" for p in fitting}
+    if len(names) != 1:
+        at_hand = ", ".join(sorted(f"{p.parent.name}/{p.stem}" for p in paths)) or "none"
+        raise ProfileError(
+            f"profile must be given as a file, or arch and release must choose one of those at hand: {at_hand} "
+            f"(got arch {arch}, release {release})"
+        )
+    return fitting[0]
+
+
+def _applying() -> Path | None:
+    """The file of the card and library at hand; None without them."""
+    from gemmdesc.errors import GemmdescError
+    from gemmdesc.library.device import device_id
+    from gemmdesc.library.identity import library_id, torch_library
+    from gemmdesc.profiles import profile_folders, profile_path
+
+    try:
+        device, library = device_id(), library_id(torch_library().path)
+    except GemmdescError:
+        return None
+    return next((p for f in profile_folders() if (p := profile_path(f, device, library.version)).is_file()), None)
+
+
+def _profile_data(profile: Profile, path: Path) -> dict[str, Any]:
+    from gemmdesc.problem import to_plain
+    from gemmdesc.profiles import profile_digest
+
+    metadata = profile.metadata
+    return {
+        "path": str(path),
+        "device": to_plain(profile.device),
+        "library": to_plain(profile.library),
+        "command": metadata.command,
+        "date": metadata.date,
+        "digest": profile_digest(profile),
+        "answer_key": list(metadata.answer_key),
+        "excluded_attributes": dict(metadata.excluded_attributes),
+        "scan": to_plain(metadata.scan),
+        "rows": _rows(profile),
+    }
+
+
+def _rows(profile: Profile) -> list[dict[str, Any]]:
+    from gemmdesc.profiles import RuleOutcome
+
+    rows = []
+    for row in profile.rows:
+        family, evidence = row.key.family, row.evidence
+        outcome: dict[str, str] = (
+            {"rule": row.outcome.rule.text}
+            if isinstance(row.outcome, RuleOutcome)
+            else {"declined": row.outcome.declined.code, "reason": row.outcome.declined.reason}
+        )
+        rows.append(
+            {
+                "operands": family.a_dtype.value,
+                "output": family.d_dtype.value,
+                "answer": dict(row.key.answer),
+                **outcome,
+                "level": evidence.level.value,
+                "shapes": evidence.shapes,
+                "draws": evidence.draws,
+                "mismatches": evidence.mismatches,
+                "launch_names": list(evidence.launch_names),
+            }
+        )
+    return rows
+
+
+def _print_profile(profile: Profile, path: Path) -> None:
+    from gemmdesc.profiles import RuleOutcome
+    from gemmdesc.verification.scope import short_name
+    from gemmdesc.verification.structure import structure_of
+
+    table = []
+    for row in profile.rows:
+        family, evidence = row.key.family, row.evidence
+        outcome = row.outcome
+        if isinstance(outcome, RuleOutcome):
+            what = structure_of(outcome.rule.structure)
+        else:
+            what = f"declined: {outcome.declined.code}"
+        answer = " ".join(f"{name.removesuffix('_id')}={value}" for name, value in row.key.answer)
+        names = sorted({short_name(n) for n in evidence.launch_names})
+        types = f"{family.a_dtype.value} -> {family.d_dtype.value}"
+        table.append((types, answer, what, evidence.level.value, evidence.shapes, evidence.draws, ", ".join(names)))
+    title = f"{path}: {profile.device.name or profile.device.folder}, cuBLASLt {profile.library.version}"
+    scan = profile.metadata.scan
+    note = (
+        f"{len(profile.rows)} rows; {scan.queries:,} queries, {scan.distinct_answers:,} answers, unseen mass "
+        f"{scan.unseen_mass:.2g}; {profile.metadata.date}"
+    )
+    print_table(title, ("types", "answer", "structure", "level", "shapes", "draws", "kernels"), table, note)
+
+
+@guarded
+def diff(
+    context: typer.Context,
+    old: Annotated[Path, typer.Argument(help="The earlier profile.")],
+    new: Annotated[Path, typer.Argument(help="The later profile.")],
+    gate: Annotated[
+        str, typer.Option(help="Kinds of change that make the exit code 1: numeric, any, or kinds joined by commas.")
+    ] = _NUMERIC,
+    json: JsonOption = False,
+) -> int:
+    """What changed between two profiles; exit code 1 where a gated kind of change is among it."""
+    from gemmdesc.profiles import changes_json, changes_text, diff_profiles, has_numeric_change, read_profile
+
+    kinds = parse_gate(gate)
+    changes = diff_profiles(read_profile(old), read_profile(new))
+    if wants_json(context, json):
+        typer.echo(changes_json(changes))
+    else:
+        typer.echo(changes_text(changes) or "no change\n", nl=False)
+    return DIFFERENT if has_numeric_change(changes, kinds) else EQUAL
+
+
+def parse_gate(text: str) -> frozenset[ChangeKind]:
+    """The kinds that ``--gate`` names.
+
+    Raises:
+        InvalidInputError: a word is no kind.
+    """
+    from gemmdesc.errors import InvalidInputError
+    from gemmdesc.profiles import NUMERIC_KINDS, ChangeKind
+
+    if text == _NUMERIC:
+        return NUMERIC_KINDS
+    if text == _ANY:
+        return frozenset(ChangeKind)
+    try:
+        return frozenset(ChangeKind(word.strip()) for word in text.split(","))
+    except ValueError:
+        known = ", ".join(kind.value for kind in ChangeKind)
+        raise InvalidInputError(f"gate must be {_NUMERIC}, {_ANY}, or some of {known} (got {text!r})") from None
+
+
+@guarded
+def audit(
+    context: typer.Context,
+    profile: Annotated[Path, typer.Argument(help="A profile's file.")],
+    json: JsonOption = False,
+) -> int:
+    """Everything in a profile that contradicts itself or lacks evidence; exit code 1 where there is anything."""
+    from gemmdesc import profiles
+
+    findings = profiles.audit(profiles.read_profile(profile))
+    if wants_json(context, json):
+        print_json([{"kind": f.kind.value, "where": f.where, "message": f.message} for f in findings])
+    else:
+        rows = [(f.kind.value, f.where, f.message) for f in findings]
+        print_table(f"{profile}: {len(findings) or 'no'} findings", ("kind", "where", "message"), rows)
+    return DIFFERENT if findings else EQUAL

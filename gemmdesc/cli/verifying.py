@@ -1,0 +1,232 @@
+"""``gemmdesc verify``: our products against the library's, and what such a comparison can catch."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gemmdesc.cli.libraries import Opener, default_workers
+from gemmdesc.cli.output import (
+    DIFFERENT,
+    EQUAL,
+    JsonOption,
+    Progress,
+    guarded,
+    print_json,
+    print_table,
+    wants_json,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gemmdesc.library.interface import Library
+    from gemmdesc.probe.workers import Workers
+    from gemmdesc.problem import DeviceId, LibraryId
+    from gemmdesc.profiles import Profile
+    from gemmdesc.verification.campaign import Machine, Options
+    from gemmdesc.verification.records import Record
+
+#: Device memory that is left alone, and what each process takes for itself.
+_SPARE_BYTES = 4 << 30
+_PROCESS_BYTES = 1 << 30
+_TOP = 40
+
+
+@guarded
+def verify(
+    context: typer.Context,
+    shapes: Annotated[int | None, typer.Option(min=1, help="About this many shapes, in the usual proportions.")] = None,
+    unrounded: Annotated[int | None, typer.Option(min=0)] = None,
+    aligned: Annotated[int | None, typer.Option(min=0, help="Multiples of 8.")] = None,
+    deep: Annotated[int | None, typer.Option(min=0, help="Skinny and deep.")] = None,
+    named: Annotated[int | None, typer.Option(min=0, help="Layers of published models, one draw each.")] = None,
+    lost_tail: Annotated[int | None, typer.Option(min=0, help="Shapes whose tail the library loses.")] = None,
+    draws: Annotated[int, typer.Option(min=1, help="Draws a shape.")] = 10,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
+    folder: Annotated[Path | None, typer.Option(help="Folder of the records; the same one resumes.")] = None,
+    profile: Annotated[Path | None, typer.Option(help="A profile's file or folder, looked at first.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes.")] = None,
+    replay: Annotated[bool, typer.Option("--replay", help="Compare the CPU replay, not our kernels.")] = False,
+    library: Annotated[str | None, typer.Option(help="With --replay or --power: as for probe.")] = None,
+    power: Annotated[
+        int | None, typer.Option(min=1, help="Instead: this many trials of each structure and kind of mutant.")
+    ] = None,
+    json: JsonOption = False,
+) -> int:
+    """Compare shape by shape with cuBLASLt and torch.mm; exit code 1 where any byte differs.  Resumes by itself."""
+    from gemmdesc.verification.campaign import Options, options_of_size
+
+    options = Options(seed=seed, draws=draws) if shapes is None else options_of_size(shapes, draws, seed)
+    given = {"unrounded": unrounded, "aligned": aligned, "deep": deep, "named": named, "lost_tail": lost_tail}
+    options = replace(options, **{name: value for name, value in given.items() if value is not None})
+    sides = Sides.find(Opener(spec=library), profile, replayed=replay or power is not None)
+    count = workers or default_workers()
+    with Progress() as progress:
+        if power is not None:
+            return _power(context, sides, (power, draws, seed), folder, count, progress, json)
+        records = run(sides, options, folder, count, progress)
+    if wants_json(context, json):
+        from gemmdesc.verification.summary import summary
+
+        print_json({"options": vars(options), "library": str(sides.library.version), **summary(records)})
+    else:
+        print_summary(records)
+    return code_of(records)
+
+
+def code_of(records: Sequence[Record]) -> int:
+    """The exit code that records earn."""
+    from gemmdesc.verification.summary import differs
+
+    return DIFFERENT if any(differs(r) for r in records) else EQUAL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sides:
+    """What is compared with what: makes the benches that workers use."""
+
+    factory: Callable[[], Library]
+    device: DeviceId
+    library: LibraryId
+    profile: Profile
+    name: str
+
+    @classmethod
+    def find(cls, opener: Opener, profile: Path | None, *, replayed: bool) -> Sides:
+        """Open the library once, and find the profile that applies.
+
+        Raises:
+            LibraryError: no GPU, no such library, or another library than torch's for our kernels.
+            DeclinedError: there is no profile for it.
+        """
+        from gemmdesc.errors import Declined, DeclinedError, LibraryError
+        from gemmdesc.profiles import find_profile, profile_folders
+
+        if not replayed and opener.spec is not None:
+            raise LibraryError(f"library must be torch's own unless --replay is given (got {opener.spec})")
+        made = opener()
+        device, identity = made.device, made.identity
+        found = find_profile(device, identity, profile_folders(profile))
+        if isinstance(found, Declined):
+            raise DeclinedError(found)
+        name = "replay" if replayed else "kernels"
+        factory = _replay_factory(opener, found) if replayed else _gpu_factory(profile)
+        return cls(factory=factory, device=device, library=identity, profile=found, name=name)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The campaign's identity but for its options."""
+        from gemmdesc.profiles import profile_digest
+
+        return {
+            "library": [str(self.library.version), self.library.build_id],
+            "device": self.device.folder,
+            "profile": profile_digest(self.profile),
+            "ours": self.name,
+        }
+
+    def folder(self, seed: int, draws: int) -> Path:
+        """Where records go unless told otherwise."""
+        from gemmdesc.profiles import profile_digest, user_folder
+
+        key = f"{self.device.folder}-cublaslt-{self.library.version}-{profile_digest(self.profile)[:12]}"
+        return user_folder().parent / "verify" / f"{key}-{self.name}-{seed}-{draws}"
+
+
+def _gpu_factory(profile: Path | None) -> Callable[[], Library]:
+    from gemmdesc.verification.gpu import GpuBenchFactory
+
+    return GpuBenchFactory(profile=profile)
+
+
+def _replay_factory(opener: Opener, profile: Profile) -> Callable[[], Library]:
+    from gemmdesc.verification.replayed import ReplayBenchFactory
+
+    return ReplayBenchFactory(library=opener, profile=profile)
+
+
+def run(sides: Sides, options: Options, folder: Path | None, workers: int, progress: Progress) -> tuple[Record, ...]:
+    """The campaign, resumed or new."""
+    from gemmdesc.probe.workers import ProcessPool
+    from gemmdesc.verification.campaign import run_campaign
+
+    def open_workers(count: int) -> AbstractContextManager[Workers]:
+        return ProcessPool(sides.factory, count)
+
+    kept = folder or sides.folder(options.seed, options.draws)
+    progress.say(f"cuBLASLt {sides.library.version} on {sides.device.name or sides.device.folder}; records in {kept}")
+    machine = machine_at_hand(workers, shares_memory=sides.name == "kernels")
+    identity = sides.identity | {"seed": options.seed, "draws": [options.draws, options.named_draws]}
+    return run_campaign(open_workers, options, machine, kept, identity, progress.report)
+
+
+def machine_at_hand(workers: int, *, shares_memory: bool) -> Machine:
+    """The processes, and the device memory for them to share."""
+    from gemmdesc.verification.campaign import Machine
+
+    if not shares_memory:
+        return Machine(workers=workers)
+    import torch
+
+    free, _ = torch.cuda.mem_get_info()
+    return Machine(workers=workers, memory_bytes=max(1, free - _SPARE_BYTES - workers * _PROCESS_BYTES))
+
+
+def print_summary(records: Sequence[Record]) -> None:
+    """Tables on stdout."""
+    from gemmdesc.verification.records import REFERENCES
+    from gemmdesc.verification.summary import counts_of, grouped, summary
+
+    data = summary(records)
+    for reference in REFERENCES:
+        if not any(reference in r.counts for r in records):
+            continue
+        rows = grouped(records, lambda r: r.regime.value, reference) | {"all": counts_of(records, reference)}
+        names = [name.replace("_", " ") for name in rows["all"]]
+        print_table(
+            f"against {reference}", ("regime", *names), [(regime, *counts.values()) for regime, counts in rows.items()]
+        )
+    families = data["by_regime_family_dtype"]
+    if families:
+        columns = [c for c in families[0] if any(row[c] for row in families)]
+        shown = sorted(families, key=lambda row: -row["shapes"])[:_TOP]
+        note = f"... and {len(families) - _TOP} more, all in --json" if len(families) > _TOP else ""
+        print_table("by regime, kernels and type", columns, [[row[c] for c in columns] for row in shown], note)
+    names_seen = [(r["name"], r["shapes"], r["tensor_cores"]) for r in data["kernel_names"]]
+    print_table("kernel names, and whether they count as in scope", ("name", "shapes", "tensor cores"), names_seen)
+    lost = data["lost_tail"]
+    if lost["shapes"]:
+        print_table("lost tails", tuple(name.replace("_", " ") for name in lost), [tuple(lost.values())])
+    for title in ("reasons", "mismatches"):
+        if data[title]:
+            listed = [" | ".join(f"{k}={v}" for k, v in row.items()) for row in data[title][:_TOP]]
+            print_table(title, ("",), [(text,) for text in listed])
+
+
+def _power(
+    context: typer.Context, sides: Sides, amounts: tuple[int, int, int], folder: Path | None, workers: int,
+    progress: Progress, json: bool,
+) -> int:  # fmt: skip
+    """Power trials, printed by structure and kind; exit code 1 where the profile's own descriptor differed."""
+    from gemmdesc.probe.workers import ProcessPool
+    from gemmdesc.verification.power import Options, power_summary, run_power
+
+    per_kind, draws, seed = amounts
+    options = Options(seed=seed, draws=draws, per_kind=per_kind)
+    kept = folder or sides.folder(seed, draws).with_name(sides.folder(seed, draws).name + "-power")
+    progress.say(f"records in {kept}")
+    with ProcessPool(sides.factory, workers) as pool:
+        trials = run_power(pool, options, kept, sides.identity, progress.report)
+    data = power_summary(trials)
+    if wants_json(context, json):
+        print_json(data)
+    else:
+        rows = [(s, kind, *counts.values()) for s, kinds in data.items() for kind, counts in kinds.items()]
+        columns = ("structure", "mutant", "trials", "caught", "share", "by plain", "no rival draws", "disagreeing")
+        print_table("power: single-field mutants caught", columns, rows)
+    return DIFFERENT if any(not t.agrees and not t.failure for t in trials) else EQUAL

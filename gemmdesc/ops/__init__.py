@@ -1,0 +1,16 @@
+"""What users call: ``matmul``, ``plan``, ``run``, ``explain``, ``warmup``.  How to use them is in ``docs/usage.md``."""
+
+from gemmdesc.ops.defaults import default_planner, reset_default_planners
+from gemmdesc.ops.planning import decline_counts, explain, plan, warmup
+from gemmdesc.ops.products import matmul, run
+
+__all__ = [
+    "decline_counts",
+    "default_planner",
+    "explain",
+    "matmul",
+    "plan",
+    "reset_default_planners",
+    "run",
+    "warmup",
+]

@@ -1,0 +1,200 @@
+"""Products of tensors: planned, launched, and handed to the library itself only where the caller says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemmdesc.errors import Declined, DeclinedError, InvalidInputError
+from gemmdesc.library.torch_settings import read_settings
+from gemmdesc.ops.defaults import chosen_planner
+from gemmdesc.ops.sides import as_dtype, autocast_decline, checked, meta_of
+from gemmdesc.plan import CaptureError, Plan, Planner, mm_meta
+
+if TYPE_CHECKING:
+    import torch
+
+_POLICIES = ("raise", "library")
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    on_decline: str = "raise",
+    profiles: str | Path | None = None,
+    planner: Planner | None = None,
+) -> torch.Tensor:
+    """``a`` (m, k) times ``b`` (k, n): the bytes that ``torch.mm`` gives for this very call, from our own kernel.
+
+    Operands are float16 or bfloat16 on one CUDA device, stored by rows or by columns, with any leading dimension and at
+    any address that their type allows.  Each rounding is where the library puts it: in every step of the accumulator,
+    in every split-K partial and merge, and once into the result's type.  Runs on the current stream of the operands'
+    device and does not wait.
+
+    Args:
+        a: (m, k).
+        b: (k, n), of ``a``'s type.
+        out: (m, n) to write to, of the operands' type or float32, by rows or by columns, padded or not.  A new
+            row-major tensor by default.
+        out_dtype: the result's type, the operands' by default; ``torch.float32`` is the other one.
+        on_decline: ``"raise"``, or ``"library"``: ``torch.mm`` runs what we decline, and the planner counts it.
+        profiles: a folder or file of profiles to look at first.
+        planner: instead of the process's default one, see :func:`gemmdesc.ops.default_planner`.
+
+    Where m, n or k is 0 the result is empty or zero, as in torch, and no library is asked.
+
+    Raises:
+        InvalidInputError: an argument that no such product can have, before anything is written.
+        DeclinedError: no promise can be made for this call; ``declined`` says why.
+        LibraryError: torch has no cuBLASLt mapped.
+        ProfileError: the profile that should apply is broken.
+        CaptureError: a CUDA graph is being captured, and the call was not made, or warmed up, before.
+    """
+    import torch
+
+    if on_decline not in _POLICIES:
+        raise InvalidInputError(f"on_decline must be {' or '.join(map(repr, _POLICIES))} (got {on_decline!r})")
+    dtype = checked(a, b, out, out_dtype)
+    if not (a.numel() and b.numel()) and _autocast(a, out, dtype) is None:
+        return torch.zeros(_shape(a, b), dtype=dtype, device=a.device) if out is None else out.zero_()
+    chosen = chosen_planner(a.device.index, profiles, planner)
+    with torch.cuda.device(a.device):
+        captured = torch.cuda.is_current_stream_capturing()
+        return multiply(chosen, a, b, out, dtype, on_decline=on_decline, captured=captured)
+
+
+def _shape(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int]:
+    return a.shape[0], b.shape[1]
+
+
+def _autocast(a: torch.Tensor, out: torch.Tensor | None, dtype: torch.dtype) -> Declined | None:
+    return autocast_decline(as_dtype("a", a.dtype), as_dtype("out_dtype", dtype), fresh=out is None)
+
+
+def multiply(
+    planner: Planner,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None,
+    dtype: torch.dtype,
+    *,
+    on_decline: str,
+    captured: bool,
+) -> torch.Tensor:
+    """:func:`matmul` of checked tensors on the current device, the result of type ``dtype``.
+
+    Raises:
+        DeclinedError: declined, and ``on_decline`` is ``"raise"``.
+        CaptureError: ``captured``, and something has still to be made.
+    """
+    import torch
+
+    planned: Plan | Declined | None = _autocast(a, out, dtype)
+    target = torch.empty(_shape(a, b), dtype=dtype, device=a.device) if out is None else out
+    if planned is None:
+        settings = read_settings(planner.device.sm)
+        planned = planner.plan_mm(meta_of(a), meta_of(b), meta_of(target), settings, captured=captured)
+    if isinstance(planned, Declined):
+        if on_decline == "raise":
+            raise DeclinedError(planned)
+        planner.count_decline(planned)
+        return library_product(a, b, out, dtype)
+    launch_plan(planner, planned, a, b, target, captured=captured)
+    if out is not None:
+        _note_write(out)
+    return target
+
+
+def library_product(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, dtype: torch.dtype
+) -> torch.Tensor:
+    """``torch.mm`` itself, its result of type ``dtype``."""
+    import torch
+
+    with torch.no_grad():
+        if dtype == a.dtype:
+            return torch.mm(a, b, out=out)
+        return torch.mm(a, b, dtype, out=out)
+
+
+def launch_plan(
+    planner: Planner, plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, captured: bool
+) -> None:
+    """Enqueue the plan's kernels on the current stream of the current device.
+
+    Raises:
+        CaptureError: ``captured``, and a kernel was never compiled through ``planner``.
+    """
+    if captured:
+        cold = sorted(v.kernel for v in planner.cold(plan.variants))
+        if cold:
+            raise CaptureError(
+                "matmul must be warm before a graph captures it, as compiling then would break the capture; make the "
+                f"call once outside, or use gemmdesc.warmup (got kernels that are not compiled: {', '.join(cold)})"
+            )
+    from gemmdesc.kernels.launch import launch_here
+
+    launch_here(plan.kernel, a, b, out)
+    if not captured:
+        planner.mark_warm(plan.variants)
+
+
+def run(
+    plan: Plan, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, planner: Planner | None = None
+) -> torch.Tensor:
+    """The product of ``plan`` on tensors stored as those it was made for; nothing is asked or looked up again.
+
+    torch's settings are those of the time of planning.  ``planner``: the one that made the plan; without it, the
+    process's default one.
+
+    Raises:
+        InvalidInputError: the tensors differ from the plan's in size, type, strides or alignment, the device is
+            another, or as :func:`matmul`.
+        CaptureError: as :func:`matmul`.
+    """
+    import torch
+
+    wanted = getattr(torch, plan.meta.out.dtype.value)
+    dtype = checked(a, b, out, wanted)
+    target = torch.empty(_shape(a, b), dtype=dtype, device=a.device) if out is None else out
+    chosen = chosen_planner(a.device.index, None, planner)
+    require_as_planned(plan, chosen, a, b, target)
+    with torch.cuda.device(a.device):
+        launch_plan(chosen, plan, a, b, target, captured=torch.cuda.is_current_stream_capturing())
+    if out is not None:
+        _note_write(out)
+    return target
+
+
+def require_as_planned(plan: Plan, planner: Planner, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    """Raise InvalidInputError unless ``plan`` was made for such tensors, on the planner's card and library."""
+    if (plan.device, plan.library) != (planner.device, planner.library):
+        raise InvalidInputError(
+            f"plan must be of {planner.device.folder}, cuBLASLt {planner.library.version} "
+            f"(got {plan.device.folder}, {plan.library.version})"
+        )
+    wanted = plan.meta
+    if not (a.numel() and b.numel()):
+        raise InvalidInputError(f"a and b must not be empty (got {tuple(a.shape)}, {tuple(b.shape)})")
+    given = mm_meta(
+        meta_of(a), meta_of(b), meta_of(out), sm_count=wanted.sm_count, shared_bytes=wanted.shared_bytes
+    )
+    if (given.m, given.n, given.k) != (wanted.m, wanted.n, wanted.k):
+        sizes = (wanted.m, wanted.n, wanted.k)
+        raise InvalidInputError(f"a and b must have the plan's m, n, k {sizes} (got {(given.m, given.n, given.k)})")
+    for name in ("a", "b", "out"):
+        if getattr(given, name) != getattr(wanted, name):
+            raise InvalidInputError(
+                f"{name} must be stored as planned, {getattr(wanted, name)} (got {getattr(given, name)})"
+            )
+
+
+def _note_write(out: torch.Tensor) -> None:
+    """Let autograd see that ``out`` changed, as it would after an in-place operation of torch's."""
+    import torch
+
+    if not out.is_inference():
+        torch.autograd.graph.increment_version(out)

@@ -1,0 +1,38 @@
+"""Planning: a call resolved to the library's answer, a descriptor and a kernel, or declined.  Importable without torch.
+
+``decide`` is the pure step from a problem and an answer; ``Planner`` asks the library, keeps the profile and caches
+plans; ``Explanation`` says in words what was decided.  How to use them is in ``docs/usage.md``.
+"""
+
+from gemmdesc.plan.cards import architecture_of, card_arithmetic, realised, zero_exponent_shows
+from gemmdesc.plan.decide import decide, mm_meta, needs_launch
+from gemmdesc.plan.explanation import Explanation, explain_outcome, kernel_family
+from gemmdesc.plan.needs import needed_variants
+from gemmdesc.plan.opening import planner_for
+from gemmdesc.plan.planner import CaptureError, Planner
+from gemmdesc.plan.values import CacheInfo, Decision, MmCall, Plan, PlanKey, ProblemCall
+from gemmdesc.plan.words import in_words
+
+__all__ = [
+    "CacheInfo",
+    "CaptureError",
+    "Decision",
+    "Explanation",
+    "MmCall",
+    "Plan",
+    "PlanKey",
+    "Planner",
+    "ProblemCall",
+    "architecture_of",
+    "card_arithmetic",
+    "decide",
+    "explain_outcome",
+    "in_words",
+    "kernel_family",
+    "mm_meta",
+    "needed_variants",
+    "needs_launch",
+    "planner_for",
+    "realised",
+    "zero_exponent_shows",
+]

@@ -1,0 +1,60 @@
+"""Which matrix steps a card realises: its sm's architecture, from ``architectures.json``, and the models of that."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib import resources
+
+from gemmdesc.arithmetic.models import AccumulatorModel, load_models
+from gemmdesc.descriptor import FusedDot, GEMMDesc
+from gemmdesc.dtypes import DType
+from gemmdesc.kernels.card import CardArithmetic, MatrixStep
+
+
+def architecture_of(sm: str) -> str | None:
+    """NVIDIA's name of the architecture of ``sm`` such as ``sm_90``; None where the table has no row for it."""
+    text = resources.files("gemmdesc.plan").joinpath("architectures.json").read_text(encoding="utf-8")
+    return next((str(row["architecture"]) for row in json.loads(text) if row["sm"] == sm), None)
+
+
+def card_arithmetic(sm: str) -> CardArithmetic:
+    """The matrix steps with a float32 accumulator on a card of ``sm``, one per operand type.
+
+    A type whose instructions disagree on that architecture has no entry, since the compiler picks among them; a card
+    whose architecture is not known has none at all.
+    """
+    architecture = architecture_of(sm)
+    models = [m for m in load_models() if m.architecture == architecture and _usable(m)]
+    by_type: dict[DType, set[MatrixStep]] = {}
+    for model in models:
+        step = MatrixStep(operand_dtype=model.a_dtype, lanes=model.terms_per_step, step=model.step)
+        by_type.setdefault(model.a_dtype, set()).add(step)
+    return CardArithmetic(steps=tuple(next(iter(steps)) for steps in by_type.values() if len(steps) == 1))
+
+
+def _usable(model: AccumulatorModel) -> bool:
+    return model.a_dtype is model.b_dtype and model.accumulator_dtype is DType.FLOAT32
+
+
+def realised(desc: GEMMDesc, card: CardArithmetic) -> GEMMDesc:
+    """``desc`` in the card's own words: its ``zero_exponent`` replaced by the card's where no operand can tell the two.
+
+    Everything else is left as it is, so that the kernel chooser declines what differs.
+    """
+    step, own = desc.accumulator.step, card.step_for(desc.a_dtype)
+    if own is None or not isinstance(step, FusedDot) or replace(step, zero_exponent=own.step.zero_exponent) != own.step:
+        return desc
+    if any(zero_exponent_shows(s, desc.a_dtype, desc.b_dtype) for s in (step, own.step)):
+        return desc
+    return replace(desc, accumulator=replace(desc.accumulator, step=own.step))
+
+
+def zero_exponent_shows(step: FusedDot, a_dtype: DType, b_dtype: DType) -> bool:
+    """Whether operands of these types have a term, not zero, that lies below the exponent of an exact zero.
+
+    No product has an exponent below the sum of the types' smallest, and no accumulator that such products left behind
+    one below the last bit that their step keeps.  Errs towards True.
+    """
+    smallest = sum(d.format.min_exponent - d.format.fraction_bits for d in (a_dtype, b_dtype))
+    return step.zero_exponent > smallest - step.fraction_bits

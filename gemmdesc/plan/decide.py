@@ -1,0 +1,76 @@
+"""From a problem and the library's answer to a descriptor and a kernel, or a decline.  Pure: no GPU, no torch."""
+
+from __future__ import annotations
+
+from gemmdesc.errors import Declined
+from gemmdesc.kernels.card import CardArithmetic
+from gemmdesc.kernels.choose import choose_kernel
+from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
+from gemmdesc.plan.cards import realised
+from gemmdesc.plan.values import Decision
+from gemmdesc.problem import AlgoConfig, GemmProblem, Launch, environment
+from gemmdesc.profiles import Level, ProfileIndex, lookup, matching_rows
+from gemmdesc.routes import TensorMeta
+from gemmdesc.rule import evaluate_rule
+
+
+def decide(
+    problem: GemmProblem,
+    answer: AlgoConfig,
+    launch: Launch | None,
+    *,
+    index: ProfileIndex,
+    card: CardArithmetic,
+    meta: KernelMeta,
+    accept: Level = Level.VERIFIED,
+) -> Decision | Declined:
+    """What the profile says of ``answer`` to ``problem``, evaluated there, and the kernel that computes it on ``card``.
+
+    ``launch``: what the library would enqueue, None where it is unknown; few rules need it.  ``meta``: the tensors of
+    the product that the kernel is to run.
+
+    Declines as :func:`gemmdesc.profiles.lookup` does; where the rule cannot be evaluated here (``no_rule``); and where
+    no kernel computes the descriptor (``kernel``).
+    """
+    rule = lookup(index, problem, answer, accept=accept)
+    if isinstance(rule, Declined):
+        return rule
+    descriptor = evaluate_rule(rule, environment(problem, answer, launch))
+    if isinstance(descriptor, Declined):
+        return descriptor
+    named = (descriptor.a_dtype, descriptor.b_dtype, descriptor.output_dtype)
+    wanted = (problem.a_dtype, problem.b_dtype, problem.d_dtype)
+    if named != wanted:
+        types = [", ".join(d.value for d in group) for group in (named, wanted)]
+        return Declined(code="no_rule", reason=f"the rule is for types {types[0]}, and the problem has {types[1]}")
+    kernel = choose_kernel(realised(descriptor, card), meta, card)
+    if isinstance(kernel, Declined):
+        return kernel
+    row = matching_rows(index, problem, answer)[0]
+    return Decision(row=row, rule=rule, descriptor=descriptor, kernel=kernel)
+
+
+def needs_launch(index: ProfileIndex, problem: GemmProblem, answer: AlgoConfig, accept: Level) -> bool:
+    """Whether the rule for ``answer`` reads fields of the library's own launch."""
+    rule = lookup(index, problem, answer, accept=accept)
+    return not isinstance(rule, Declined) and not rule.variables <= set(environment(problem, answer, None))
+
+
+def mm_meta(a: TensorMeta, b: TensorMeta, out: TensorMeta, *, sm_count: int, shared_bytes: int) -> KernelMeta:
+    """The kernels' view of ``out = a @ b``; shapes must fit."""
+    return KernelMeta(
+        m=a.shape[0],
+        n=b.shape[1],
+        k=a.shape[1],
+        a=_matrix(a),
+        b=_matrix(b),
+        out=_matrix(out),
+        sm_count=sm_count,
+        shared_bytes=shared_bytes,
+    )
+
+
+def _matrix(t: TensorMeta) -> MatrixMeta:
+    return MatrixMeta(
+        dtype=t.dtype, row_stride=t.strides[0], column_stride=t.strides[1], alignment=t.alignment_bytes
+    )

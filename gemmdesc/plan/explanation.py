@@ -1,0 +1,146 @@
+"""What was decided about a call, and how it is known, for a person or as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gemmdesc.errors import Declined
+from gemmdesc.plan.values import Plan
+from gemmdesc.plan.words import in_words
+from gemmdesc.problem import DeviceId, LibraryId, to_plain
+from gemmdesc.text import to_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """One call explained; ``str`` gives readable text, :meth:`to_json` the same as data.
+
+    ``outcome`` is what planning gave.  ``sizes``: the (m, k) and (k, n) of the call.
+    """
+
+    sizes: tuple[tuple[int, int], tuple[int, int]]
+    outcome: Plan | Declined
+    library: LibraryId
+    device: DeviceId
+
+    @property
+    def kernel_names(self) -> tuple[str, ...]:
+        """The library's kernels: of this very launch where it is known, else all that the row's evidence saw."""
+        if isinstance(self.outcome, Declined):
+            return ()
+        launch = self.outcome.launch
+        return launch.names if launch is not None else self.outcome.row.evidence.launch_names
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families of :attr:`kernel_names`: each name's first word."""
+        return tuple(dict.fromkeys(kernel_family(name) for name in self.kernel_names))
+
+    def __str__(self) -> str:
+        (m, k), (_, n) = self.sizes
+        title = f"({m}, {k}) x ({k}, {n}) on {self.device.name or self.device.sm}, cuBLASLt {self.library.version}"
+        if isinstance(self.outcome, Declined):
+            return f"{title}\ndeclined ({self.outcome.code}): {self.outcome.reason}"
+        lines = [title, *(f"{label:<12}{text}" for label, text in self._rows(self.outcome))]
+        return "\n".join(lines)
+
+    def _rows(self, plan: Plan) -> list[tuple[str, str]]:
+        clauses = in_words(plan.descriptor, plan.problem.k)
+        names = f"{', '.join(self.families)} ({', '.join(self.kernel_names)})" if self.kernel_names else "not recorded"
+        rows = [
+            ("library", names),
+            ("answer", " ".join(f"{name}={value}" for name, value in plan.row.key.answer) or "any"),
+            *(("order" if i == 0 else "", clause) for i, clause in enumerate(clauses)),
+            ("evidence", _evidence(plan)),
+            ("our kernel", _kernel(plan)),
+        ]
+        if plan.lost_tail:
+            rows.append(("lost tail", f"the last {plan.lost_tail} k are in no sum, as in the library"))
+        return rows
+
+    def to_json(self) -> str:
+        """One JSON object; numbers, names and canonical texts."""
+        shapes = [list(shape) for shape in self.sizes]
+        data: dict[str, Any] = {"sizes": shapes, "library": to_plain(self.library), "device": to_plain(self.device)}
+        if isinstance(self.outcome, Declined):
+            data |= {"declined": {"code": self.outcome.code, "reason": self.outcome.reason}}
+        else:
+            data |= _plan_data(self.outcome)
+            data |= {"kernels": list(self.kernel_names), "families": list(self.families)}
+        return json.dumps(data, indent=1)
+
+
+def explain_outcome(
+    sizes: tuple[tuple[int, int], tuple[int, int]], outcome: Plan | Declined, library: LibraryId, device: DeviceId
+) -> Explanation:
+    """The explanation of one planned call, ``sizes`` being its (m, k) and (k, n)."""
+    return Explanation(sizes=sizes, outcome=outcome, library=library, device=device)
+
+
+def kernel_family(name: str) -> str:
+    """A kernel's namespaces and the first word of its name: ``nvjet``, ``cutlass``, ``cublasLt::splitKreduce``.
+
+    ``name``: as the driver or a profiler gives it, mangled or not, without its template arguments.
+    """
+    *spaces, last = _parts(name)
+    return "::".join([*spaces, last.lstrip("_").partition("_")[0] or last])
+
+
+def _parts(name: str) -> list[str]:
+    """The names between the colons; a mangled name holds each behind its length."""
+    if not name.startswith("_Z"):
+        return name.removeprefix("void ").split("<")[0].split("(")[0].split("::")
+    parts, rest = [], re.sub(r"^_ZN?", "", name)
+    while (length := re.match(r"\d+", rest)) is not None:
+        end = length.end() + int(length[0])
+        parts.append(rest[length.end() : end])
+        rest = rest[end:]
+    return parts or [name]
+
+
+def _evidence(plan: Plan) -> str:
+    seen = plan.row.evidence
+    text = (
+        f"{seen.level.value}: {seen.shapes} shapes, {seen.draws} draws, {seen.mismatches} different, "
+        f"{seen.excluded_rivals} rival rules excluded (profile {plan.digest[:12]})"
+    )
+    outside = plan.outside_evidence
+    return f"{text}; {', '.join(outside)} outside the range seen" if outside else text
+
+
+def _kernel(plan: Plan) -> str:
+    kernel = plan.kernel
+    c = kernel.config
+    parts = [f"{kernel.structure.value}, tiles {c.block_m}x{c.block_n}x{c.block_k}"]
+    if kernel.slices.count > 1:
+        parts.append(f"{kernel.slices.count} slices")
+    if kernel.packing is not None:
+        parts.append("operands repacked")
+    if kernel.swapped:
+        parts.append("transposed product")
+    return ", ".join(parts)
+
+
+def _plan_data(plan: Plan) -> dict[str, Any]:
+    seen = plan.row.evidence
+    return {
+        "problem": to_plain(plan.problem),
+        "answer": to_plain(plan.answer),
+        "descriptor": to_text(plan.descriptor),
+        "order": list(in_words(plan.descriptor, plan.problem.k)),
+        "rule": plan.rule.text,
+        "evidence": {
+            "level": seen.level.value,
+            "shapes": seen.shapes,
+            "draws": seen.draws,
+            "mismatches": seen.mismatches,
+            "excluded_rivals": seen.excluded_rivals,
+            "outside": list(plan.outside_evidence),
+        },
+        "kernel": {"structure": plan.kernel.structure.value, "text": _kernel(plan)},
+        "lost_tail": plan.lost_tail,
+        "profile_digest": plan.digest,
+    }

@@ -1,0 +1,21 @@
+"""Which compiled kernels a choice launches, so that a graph capture can tell whether one has still to be compiled."""
+
+from __future__ import annotations
+
+from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice
+from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.variants import MERGE_BLOCK, Variant, merge_variant, variants_of
+
+
+def needed_variants(choice: KernelChoice, meta: KernelMeta) -> frozenset[Variant]:
+    """Every variant that launching ``choice`` on the tensors of ``meta`` needs, the merge in its width."""
+    needed = frozenset(variants_of(choice))
+    merge = choice.slices.merge
+    if not choice.merges or merge is None:
+        return needed
+    turned = meta.swapped if choice.swapped else meta
+    last = max(turned.m * turned.n, turned.out.last_offset(turned.m, turned.n)) + MERGE_BLOCK
+    if last <= MAX_NARROW_OFFSET:
+        return needed
+    narrow, wide = (merge_variant(merge, choice.output_dtype, wide_offsets=w) for w in (False, True))
+    return needed - {narrow} | {wide}

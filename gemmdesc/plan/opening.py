@@ -1,0 +1,55 @@
+"""A planner of a real card and of torch's own cuBLASLt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gemmdesc.errors import Declined
+from gemmdesc.plan.planner import DEFAULT_CAPACITY, CaptureError, Planner
+from gemmdesc.problem import DeviceId, LibraryId
+from gemmdesc.profiles import Level, Profile, find_profile, profile_folders
+
+
+def planner_for(
+    device_index: int, profiles: Path | None = None, *, capacity: int = DEFAULT_CAPACITY, accept: Level = Level.VERIFIED
+) -> Planner:
+    """A new planner of CUDA device ``device_index`` with the cuBLASLt that torch has mapped.
+
+    ``profiles``: a folder or file to look at before those of :func:`gemmdesc.profiles.profile_folders`.  ``capacity``
+    and ``accept`` are those of :class:`Planner`.
+
+    Raises:
+        LibraryError: no GPU that torch can use, or no such library.
+        ProfileError: a profile that should apply is broken.
+        InvalidInputError: no such device, or ``capacity`` is less than 1.
+        CaptureError: a CUDA graph is being captured.
+    """
+    import torch
+
+    from gemmdesc.library.cublaslt import CublasLt
+    from gemmdesc.library.device import device_id
+    from gemmdesc.library.identity import torch_library, with_digest
+
+    device_id(device_index)
+    with torch.cuda.device(device_index):
+        captured = torch.cuda.is_current_stream_capturing()
+    if captured:
+        raise CaptureError(
+            "planner must be made before a capture, as making its library handle would break it; make the call once "
+            f"outside, or use gemmdesc.warmup (got a capture on cuda:{device_index})"
+        )
+    path = torch_library().path
+
+    def find(device: DeviceId, library: LibraryId) -> Profile | Declined:
+        # A stripped library is told apart by its bytes alone.
+        known = library if library.build_id else with_digest(library)
+        return find_profile(device, known, profile_folders(profiles))
+
+    return Planner(
+        lambda: CublasLt(path, device_index=device_index),
+        find,
+        device_index=device_index,
+        shared_bytes=torch.cuda.get_device_properties(device_index).shared_memory_per_block_optin,
+        capacity=capacity,
+        accept=accept,
+    )

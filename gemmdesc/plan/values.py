@@ -1,0 +1,115 @@
+"""What planning yields: a Plan, which holds everything that was decided about one call; and its key in the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.kernels.choose import KernelChoice
+from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.variants import Variant
+from gemmdesc.library.torch_settings import TorchSettings
+from gemmdesc.plan.needs import needed_variants
+from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId
+from gemmdesc.profiles import Level, ProfileRow
+from gemmdesc.routes import TensorMeta
+from gemmdesc.rule import Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class MmCall:
+    """``torch.mm(a, b, out=out)`` under ``settings``, before it is known which problem that is."""
+
+    a: TensorMeta
+    b: TensorMeta
+    out: TensorMeta
+    settings: TorchSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemCall:
+    """A problem stated in the library's own terms, and the tensors of its product as the kernels see them.
+
+    ``meta`` may be of the transposed product, whose bits are the same.
+    """
+
+    problem: GemmProblem
+    meta: KernelMeta
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanKey:
+    """Everything that a plan depends on.
+
+    ``captured``: whether a CUDA graph records the call.  ``digest``: of the profile's rows, "" without a profile.
+    """
+
+    call: MmCall | ProblemCall
+    captured: bool
+    device: DeviceId
+    library: LibraryId
+    digest: str
+    accept: Level
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What :func:`gemmdesc.plan.decide` finds: the profile's row and rule, the rule's value, and a kernel for it."""
+
+    row: ProfileRow
+    rule: Rule
+    descriptor: GEMMDesc
+    kernel: KernelChoice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One call resolved: inspect it, and run it many times with :func:`gemmdesc.ops.run`.
+
+    ``problem`` is in cuBLASLt's column-major terms, ``meta`` in those of the product that runs.  ``launch`` is what the
+    library itself would enqueue, known only where the rule needs it.  ``digest`` names the profile's rows.
+    """
+
+    problem: GemmProblem
+    answer: AlgoConfig
+    launch: Launch | None
+    row: ProfileRow
+    rule: Rule
+    descriptor: GEMMDesc
+    kernel: KernelChoice
+    meta: KernelMeta
+    captured: bool
+    library: LibraryId
+    device: DeviceId
+    digest: str
+
+    @property
+    def lost_tail(self) -> int:
+        """How many k at the end the library, and so the kernel, leaves out of the sum; 0 as a rule."""
+        return max(0, self.problem.k - self.descriptor.summed_k)
+
+    @cached_property
+    def variants(self) -> frozenset[Variant]:
+        """The compiled kernels that running the plan needs."""
+        return needed_variants(self.kernel, self.meta)
+
+    @property
+    def outside_evidence(self) -> tuple[str, ...]:
+        """Which of m, n, k and splitk lie outside the range that the row's evidence saw."""
+        seen, p = self.row.evidence, self.problem
+        sizes = {
+            "m": (seen.m, p.m), "n": (seen.n, p.n), "k": (seen.k, p.k),
+            "splitk": (seen.splitk, max(1, self.answer.splitk_num)),
+        }  # fmt: skip
+        return tuple(name for name, (interval, value) in sizes.items() if not interval.holds(value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheInfo:
+    """Counts of a planner's cache since it was made; ``size`` plans and declines of at most ``capacity`` are held."""
+
+    hits: int
+    misses: int
+    size: int
+    capacity: int

@@ -1,0 +1,92 @@
+"""A descriptor in words."""
+
+from __future__ import annotations
+
+from gemmdesc.descriptor import (
+    AddBias,
+    AddC,
+    CastTo,
+    Contiguous,
+    Cut,
+    EpilogueStep,
+    FusedDot,
+    GEMMDesc,
+    Relu,
+    ResidueFirst,
+    Rounding,
+    ScalarStep,
+    Scale,
+    Short,
+    Start,
+)
+
+_ROUNDED = {Rounding.TOWARD_ZERO: "toward zero", Rounding.NEAREST_EVEN: "to nearest even"}
+
+
+def in_words(desc: GEMMDesc, k: int) -> tuple[str, ...]:
+    """What ``desc`` does at inner size ``k``, one clause a line, in the order in which it happens to an element."""
+    lines = []
+    summed = min(k, desc.summed_k)
+    if summed < k:
+        lines.append(f"only the first {summed} of {k} k are summed: the library loses the last {k - summed}")
+    length = summed
+    for depth, cut in enumerate(desc.cuts):
+        lines.append(_cut(cut, length, "k is" if depth == 0 else "each of them is"))
+        length = min(length, cut.layout.span) if isinstance(cut.layout, Contiguous) else -(-length // cut.layout.count)
+    lines.append(_chain(desc))
+    lines += [_fold(cut) for cut in reversed(desc.cuts)]
+    lines += [_step(step) for step in desc.epilogue]
+    lines.append(f"the result is rounded to {desc.output_dtype.value}, to nearest even")
+    return tuple(lines)
+
+
+def _cut(cut: Cut, length: int, subject: str) -> str:
+    layout = cut.layout
+    if not isinstance(layout, Contiguous):
+        return f"{subject} dealt in units of {layout.unit} to {layout.count} parts in turn"
+    parts = -(-length // layout.span)
+    rest = length - (parts - 1) * layout.span
+    if parts <= 1:
+        return f"{subject} one part of {length}"
+    uneven = "" if rest == layout.span else f", the {'first' if layout.short is Short.FIRST else 'last'} one of {rest}"
+    return f"{subject} cut into {parts} parts of {layout.span} consecutive k{uneven}"
+
+
+def _chain(desc: GEMMDesc) -> str:
+    accumulator = desc.accumulator
+    where = "in each part" if desc.cuts else "over all k"
+    match accumulator.step:
+        case ScalarStep(fused=fused):
+            how = "fused multiply-adds" if fused else "a multiplication and an addition, each rounded"
+            text = f"{where} one ascending chain, {how} in float32"
+        case FusedDot() as step:
+            text = (
+                f"{where} one ascending chain of matrix steps, {accumulator.instruction_k} products each: aligned, "
+                f"cut to {step.fraction_bits} fraction bits, added exactly, rounded {_ROUNDED[step.rounding]} to "
+                f"{step.output_bits} fraction bits of {step.accumulator_dtype.value}"
+            )
+    if isinstance(accumulator.residue, ResidueFirst):
+        return f"{text}; what is left over from turns of {accumulator.residue.k_loop_step} k comes first"
+    return f"{text}; the short step, if any, comes last"
+
+
+def _fold(cut: Cut) -> str:
+    start = "the first" if cut.start is Start.FIRST else "+0.0"
+    return (
+        f"parts are stored as {cut.partial_dtype.value} and added in ascending order, from {start} on, the running sum "
+        f"held as {cut.merge_dtype.value}"
+    )
+
+
+def _step(step: EpilogueStep) -> str:
+    match step:
+        case Scale():
+            return "times alpha, rounded to float32"
+        case AddC(fused=fused):
+            return f"plus beta times C, {'one rounding' if fused else 'two roundings'} to float32"
+        case AddBias():
+            return "plus the bias, rounded to float32"
+        case Relu():
+            return "the larger of it and +0.0"
+        case CastTo(dtype=dtype):
+            return f"rounded to {dtype.value}, to nearest even"

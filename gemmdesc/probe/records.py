@@ -1,0 +1,97 @@
+"""Campaign values as JSON records and back, and rules rewritten for other types."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gemmdesc.descriptor import Cut
+from gemmdesc.dtypes import DType
+from gemmdesc.probe.compare import Verdict
+from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
+from gemmdesc.probe.scan import AnswerKey, Types, key_from_plain, key_to_plain
+from gemmdesc.probe.solve import ClassOutcome
+from gemmdesc.probe.tasks import Verified
+from gemmdesc.problem import DeviceId, LibraryId
+from gemmdesc.rule import Rule, parse_rule
+
+if TYPE_CHECKING:
+    from gemmdesc.probe.campaign import Options
+
+
+def identity(library: LibraryId, device: DeviceId, options: Options) -> dict[str, Any]:
+    """What must not change between a campaign's sessions."""
+    scope = options.scope
+    return {
+        "library": [str(library.version), library.build_id],
+        "device": [device.sm, device.sm_count, device.mig],
+        "seed": options.seed,
+        "dtypes": [d.value for d in scope.dtypes],
+        "regimes": [r.value for r in scope.regimes],
+        "output_float32": scope.output_float32,
+        "workspace_limit_bytes": scope.workspace_limit_bytes,
+        "misaligned_share": scope.misaligned_share,
+    }
+
+
+def outcome_to_plain(key: AnswerKey, outcome: ClassOutcome) -> dict[str, Any]:
+    return {
+        "key": key_to_plain(key),
+        "rule": None if outcome.rule is None else outcome.rule.text,
+        "label": outcome.label,
+        "reason": outcome.reason,
+        "scalar": outcome.scalar,
+        "readings": [reading_to_plain(r) for r in outcome.readings],
+        "checked": outcome.checked,
+        "draws": outcome.draws,
+        "rivals": outcome.rivals,
+    }
+
+
+def outcome_from_plain(data: dict[str, Any]) -> tuple[AnswerKey, ClassOutcome]:
+    return key_from_plain(*data["key"]), ClassOutcome(
+        label=data["label"],
+        rule=None if data["rule"] is None else parse_rule(data["rule"]),
+        reason=data["reason"],
+        scalar=data["scalar"],
+        readings=tuple(reading_from_plain(r) for r in data["readings"]),
+        checked=data["checked"],
+        draws=data["draws"],
+        rivals=data["rivals"],
+    )
+
+
+def verified_to_plain(verified: Verified) -> dict[str, Any]:
+    return {
+        "key": key_to_plain(verified.key),
+        "rule": verified.rule,
+        "number": verified.number,
+        "verdict": verified.verdict.value,
+        "draws": verified.draws,
+        "sizes": [verified.m, verified.n, verified.k],
+        "kernels": list(verified.kernels),
+    }
+
+
+def verified_from_plain(data: dict[str, Any]) -> Verified:
+    m, n, k = data["sizes"]
+    return Verified(
+        key=key_from_plain(*data["key"]), rule=data["rule"], number=data["number"], verdict=Verdict(data["verdict"]),
+        draws=data["draws"], m=m, n=n, k=k, kernels=tuple(data["kernels"]),
+    )  # fmt: skip
+
+
+def retyped(rule: Rule, types: Types) -> Rule:
+    """The rule with operands and output of other types; what was as narrow as its own output is as narrow as the new one."""
+    a, b, d = types
+
+    def moved(dtype: DType) -> DType:
+        return dtype if dtype is DType.FLOAT32 else d
+
+    def cut(level: Cut) -> Cut:
+        return replace(level, partial_dtype=moved(level.partial_dtype), merge_dtype=moved(level.merge_dtype))
+
+    structure = replace(
+        rule.structure, a_dtype=a, b_dtype=b, output_dtype=d, cuts=tuple(cut(c) for c in rule.structure.cuts)
+    )
+    return Rule(structure=structure, integers=rule.integers)

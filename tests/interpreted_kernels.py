@@ -1,0 +1,167 @@
+"""Run by test_kernels_interpreted.py in a process of its own, with TRITON_INTERPRET=1 and no GPU.
+
+Triton's interpreter runs the real kernels; its matrix product and its conversions are replaced by the exact models of
+``gemmdesc.arithmetic`` and ``gemmdesc.bits``, so that the bytes of whole kernels can be compared with the replay.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+from gemmdesc.arithmetic.replay import fused_dot, replay
+from gemmdesc.bits import first_mismatch, from_float32, to_float32
+from gemmdesc.descriptor import (
+    Accumulator,
+    Contiguous,
+    Cut,
+    FusedDot,
+    GEMMDesc,
+    ResidueFirst,
+    ResidueLast,
+    Rounding,
+    Start,
+)
+from gemmdesc.dtypes import DType
+from gemmdesc.kernels.card import CardArithmetic, MatrixStep
+from gemmdesc.kernels.choose import KernelChoice, Structure, choose_kernel
+from gemmdesc.kernels.launch import launch_here, matrix_meta
+from gemmdesc.kernels.meta import KernelMeta
+
+STEP = FusedDot(fraction_bits=25, output_bits=23, rounding=Rounding.TOWARD_ZERO, zero_exponent=-133)
+CARD = CardArithmetic(
+    steps=tuple(MatrixStep(operand_dtype=d, lanes=16, step=STEP) for d in (DType.FLOAT16, DType.BFLOAT16))
+)
+TORCH = {DType.FLOAT16: torch.float16, DType.BFLOAT16: torch.bfloat16, DType.FLOAT32: torch.float32}
+NARROW = {tl.float16: DType.FLOAT16, tl.bfloat16: DType.BFLOAT16}
+
+
+def _bits(handle: Any) -> Any:
+    return np.ascontiguousarray(handle.data).view(np.uint16)
+
+
+def _dot(builder: Any, a: Any, b: Any, d: Any, precision: Any, imprecise: Any) -> Any:
+    dtype = NARROW[a.dtype.scalar]
+    assert d.data.dtype == np.float32
+    c = np.ascontiguousarray(d.data).view(np.uint32)
+    out = fused_dot(STEP, _bits(a), _bits(b), c, a_dtype=dtype, b_dtype=dtype, instruction_k=16)
+    return interpreter.TensorHandle(out.view(np.float32), d.dtype.scalar)
+
+
+def _convert(builder: Any, source: Any, target: Any) -> Any:
+    have, want = source.dtype.scalar, target.scalar
+    if have == tl.float32 and want in NARROW:
+        rounded = from_float32(source.data, NARROW[want])
+        return interpreter.TensorHandle(rounded.view(np.float16) if want == tl.float16 else rounded, want)
+    assert have in NARROW, (have, want)
+    assert want == tl.float32
+    return interpreter.TensorHandle(to_float32(_bits(source), NARROW[have]), want)
+
+
+def patch_interpreter() -> None:
+    """Exact matrix steps, conversions and NaNs; and scalars as NumPy 2.4 wants them."""
+    builder = interpreter.InterpreterBuilder
+    builder.create_dot = _dot
+    builder.create_fp_trunc = builder.create_fp_ext = _convert
+    plain_add = builder.create_fadd
+
+    def add(self: Any, left: Any, right: Any) -> Any:
+        result = plain_add(self, left, right)
+        nan = np.uint32(0x7FFFFFFF).view(np.float32)
+        result.data = np.where(np.isnan(result.data), nan, result.data)
+        return result
+
+    builder.create_fadd = add
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patch_scalars(tensor: Any, *scope: Any) -> Any:
+        result = patch_tensor(tensor, *scope)
+        tensor.__index__ = lambda self: int(np.asarray(self.handle.data).reshape(-1)[0])
+        return result
+
+    interpreter._patch_lang_tensor = patch_scalars
+
+
+def draw(rng: np.random.Generator, dtype: DType, rows: int, columns: int) -> Any:
+    spread = 6 if dtype is DType.FLOAT16 else 30
+    values = rng.standard_normal((rows, columns)) * np.exp2(rng.integers(-spread, spread + 1, (rows, columns)))
+    return from_float32(values.astype(np.float32), dtype)
+
+
+def place(bits: Any, dtype: DType, layout: str) -> torch.Tensor:
+    stored = np.ascontiguousarray(bits if layout == "r" else bits.T)
+    tensor = torch.from_numpy(stored.view(f"i{dtype.itemsize}").copy()).view(TORCH[dtype])
+    return tensor if layout == "r" else tensor.T
+
+
+def check(
+    desc: GEMMDesc, m: int, n: int, k: int, layouts: str, seed: int, counts: dict[str, int], bad: list[str]
+) -> None:
+    """Every structure that computes ``desc``, all of its bytes."""
+    rng = np.random.default_rng(seed)
+    a_bits, b_bits = draw(rng, desc.a_dtype, m, k), draw(rng, desc.a_dtype, k, n)
+    infinity = 0x7C00 if desc.a_dtype is DType.FLOAT16 else 0x7F80
+    a_bits[0] = 0x8000
+    a_bits[1, k // 2] = infinity + 1
+    a_bits[2, k - 1] = infinity
+    a_bits[3] = rng.integers(0, 64, k)
+    a_bits[4] = (rng.integers(0, 2, k) << 15) | (infinity - 1)
+    b_bits[k // 3, n // 2] = infinity | 0x8000
+    expected = replay(desc, a_bits, b_bits)
+    a, b = place(a_bits, desc.a_dtype, layouts[0]), place(b_bits, desc.a_dtype, layouts[1])
+    for structure in Structure:
+        out = place(np.full_like(expected, 0x1234), desc.output_dtype, layouts[2])
+        meta = KernelMeta(
+            m=m, n=n, k=k, a=matrix_meta(a), b=matrix_meta(b), out=matrix_meta(out), sm_count=3, shared_bytes=232448
+        )  # fmt: skip
+        choice = choose_kernel(desc, meta, CARD, structure=structure)
+        if not isinstance(choice, KernelChoice):
+            continue
+        launch_here(choice, a, b, out)
+        got = out.contiguous().view(torch.int16 if desc.output_dtype.itemsize == 2 else torch.int32).numpy()
+        wrong = first_mismatch(expected, got.view(expected.dtype))
+        name = structure.value + (" packed" if choice.packing else "")
+        counts[name] = counts.get(name, 0) + 1
+        if wrong:
+            bad.append(f"{name} {m}x{n}x{k} {layouts} {wrong} {desc}")
+
+
+def main() -> None:
+    patch_interpreter()
+    counts: dict[str, int] = {}
+    bad: list[str] = []
+    rng = np.random.default_rng(int(sys.argv[1]))
+    sizes = [(150, 136, 88), (37, 45, 101), (136, 152, 131), (12, 130, 72)]
+    for number, ((m, n, k), step, dtype) in enumerate(product(sizes, (8, 16), (DType.FLOAT16, DType.BFLOAT16))):
+        for span in (None, int(rng.choice([64, 24, 37]))):
+            cut = Cut(
+                layout=Contiguous(span=span or 1),
+                partial_dtype=(DType.FLOAT32, dtype)[int(rng.integers(2))],
+                merge_dtype=(DType.FLOAT32, dtype)[int(rng.integers(2))],
+                start=(Start.FIRST, Start.ZERO)[int(rng.integers(2))],
+            )
+            turn = (None, 32, 64)[int(rng.integers(3))]
+            desc = GEMMDesc(
+                a_dtype=dtype,
+                b_dtype=dtype,
+                output_dtype=(dtype, DType.FLOAT32)[int(rng.integers(2))],
+                summed_k=k - int(rng.integers(3)),
+                cuts=(cut,) if span else (),
+                accumulator=Accumulator(
+                    instruction_k=step, residue=ResidueFirst(k_loop_step=turn) if turn else ResidueLast(), step=STEP
+                ),
+            )
+            layouts = "".join(rng.choice(["r", "c"], 3))
+            check(desc, m, n, k, layouts, number, counts, bad)
+    sys.stdout.write(json.dumps({"counts": counts, "bad": bad}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

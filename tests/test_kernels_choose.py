@@ -1,0 +1,260 @@
+"""The chooser on plain values: what each descriptor maps to, what declines, and that all stays inside the bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemmdesc.descriptor import (
+    Accumulator,
+    Contiguous,
+    Cut,
+    FusedDot,
+    GEMMDesc,
+    Relu,
+    ResidueFirst,
+    ResidueLast,
+    Rounding,
+    ScalarStep,
+    Short,
+    Start,
+    Strided,
+)
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import Declined, InvalidInputError
+from gemmdesc.kernels.card import CardArithmetic, MatrixStep
+from gemmdesc.kernels.choose import KernelChoice, Structure, choose_kernel, configs_of
+from gemmdesc.kernels.config import KernelConfig
+from gemmdesc.kernels.meta import KernelMeta, Layout, MatrixMeta
+from gemmdesc.kernels.variants import enumerate_variants, variants_of
+from gemmdesc.schedule import make_schedule
+
+STEP = FusedDot(fraction_bits=25, output_bits=23, rounding=Rounding.TOWARD_ZERO, zero_exponent=-133)
+CARD = CardArithmetic(steps=(MatrixStep(operand_dtype=DType.FLOAT16, lanes=16, step=STEP),))
+SHARED = 232448
+BOUND = enumerate_variants(SHARED)
+
+
+def desc(k: int, *, span: int | None = None, step: int = 16, turn: int | None = None, **cut: object) -> GEMMDesc:
+    fields = {"partial_dtype": DType.FLOAT32, "merge_dtype": DType.FLOAT32, "start": Start.FIRST} | cut
+    return GEMMDesc(
+        a_dtype=DType.FLOAT16,
+        b_dtype=DType.FLOAT16,
+        output_dtype=DType.FLOAT16,
+        summed_k=k,
+        cuts=() if span is None else (Cut(layout=Contiguous(span=span), **fields),),  # type: ignore[arg-type]
+        accumulator=Accumulator(
+            instruction_k=step, residue=ResidueFirst(k_loop_step=turn) if turn else ResidueLast(), step=STEP
+        ),
+    )
+
+
+def matrix(rows: int, columns: int, *, by_rows: bool = True, pad: int = 0, alignment: int = 256) -> MatrixMeta:
+    strides = (columns + pad, 1) if by_rows else (1, rows + pad)
+    return MatrixMeta(dtype=DType.FLOAT16, row_stride=strides[0], column_stride=strides[1], alignment=alignment)
+
+
+def meta(m: int, n: int, k: int, layouts: str = "rrr", alignment: int = 256, pad: int = 0) -> KernelMeta:
+    a, b, out = (
+        matrix(r, c, by_rows=x == "r", alignment=alignment, pad=pad)
+        for (r, c), x in zip(((m, k), (k, n), (m, n)), layouts, strict=True)
+    )
+    return KernelMeta(m=m, n=n, k=k, a=a, b=b, out=out, sm_count=132, shared_bytes=SHARED)
+
+
+def chosen(d: GEMMDesc, at: KernelMeta) -> KernelChoice:
+    choice = choose_kernel(d, at, CARD)
+    assert isinstance(choice, KernelChoice), choice
+    return choice
+
+
+def reason(d: GEMMDesc, at: KernelMeta, card: CardArithmetic = CARD) -> str:
+    choice = choose_kernel(d, at, card)
+    assert isinstance(choice, Declined)
+    assert choice.code == "kernel"
+    return choice.reason
+
+
+@pytest.mark.parametrize("layouts", ["rrr", "rcr", "crr", "ccr"])
+def test_a_large_aligned_chain_runs_on_descriptors_with_the_large_tile(layouts: str) -> None:
+    choice = chosen(desc(4096), meta(4096, 4096, 4096, layouts))
+    assert choice.structure is Structure.CHAIN_TMA
+    assert choice.packing is None
+    assert (choice.config.block_m, choice.config.block_n, choice.config.block_k) == (128, 256, 64)
+    assert choice.store_by_descriptor
+    assert choice.programs == 132
+
+
+def test_an_unaligned_address_is_repacked_when_large_and_read_by_pointers_when_small() -> None:
+    assert chosen(desc(512), meta(512, 512, 512, alignment=2)).packing is not None
+    assert chosen(desc(512), meta(100, 512, 512, alignment=2)).structure is Structure.CHAIN_POINTER
+    assert chosen(desc(511), meta(100, 512, 511)).structure is Structure.CHAIN_POINTER
+
+
+def test_a_residue_first_chain_is_plain_exactly_where_its_short_step_is_full_or_last() -> None:
+    for k, plain in ((512, True), (528, True), (520, False), (20, True), (513, False), (96, True)):
+        choice = chosen(desc(k, turn=32), meta(96, 80, k, pad=-k % 8))
+        assert (choice.structure is not Structure.GROUPED_CHAIN) is plain, k
+
+
+def test_a_thin_product_is_swapped_and_covers_the_thin_side_with_one_tile() -> None:
+    choice = chosen(desc(4096, span=1408), meta(16, 4096, 4096, "rcr"))
+    assert choice.swapped
+    assert choice.config.block_n >= 16
+    assert choice.structure is Structure.CHAIN_TMA
+    assert choice.merges
+    assert not chosen(desc(4096), meta(4096, 16, 4096)).swapped
+
+
+@pytest.mark.parametrize("layouts", ["rrr", "rcr", "crr", "ccc"])
+def test_a_single_row_is_read_by_descriptor(layouts: str) -> None:
+    assert chosen(desc(4096), meta(1, 4096, 4096, layouts)).structure is Structure.CHAIN_TMA
+    assert chosen(desc(4096), meta(4096, 1, 4096, layouts)).structure is Structure.CHAIN_TMA
+
+
+def test_enough_tiles_fold_in_registers_and_few_go_to_scratch() -> None:
+    assert chosen(desc(4096, span=1408), meta(2048, 2048, 4096)).structure is Structure.FOLDED_CHAIN
+    deep = chosen(desc(300000, span=5056), meta(16, 16, 300000))
+    assert deep.structure is Structure.CHAIN_TMA
+    assert deep.programs == 60
+
+
+def test_slices_match_the_schedule() -> None:
+    for k, span in ((1000, 64), (1000, 1000), (1000, 999), (1000, 5000), (7, 3)):
+        d = desc(k, span=span)
+        choice = chosen(d, meta(40, 40, k))
+        leaves = len(make_schedule(d, k).leaf_offsets) - 1
+        assert choice.slices.count == leaves
+
+
+def test_summed_k_bounds_the_slices() -> None:
+    d = replace(desc(6832, span=1344), summed_k=6720)
+    assert chosen(d, meta(200, 136, 6832)).slices.count == 5
+
+
+def test_one_part_merges_only_where_its_rounding_shows() -> None:
+    assert chosen(desc(100, span=500), meta(96, 96, 100)).slices.merge is None
+    assert chosen(desc(100, span=500, merge_dtype=DType.FLOAT16), meta(96, 96, 100)).slices.merge is None
+    assert chosen(desc(100, span=500, partial_dtype=DType.FLOAT16), meta(96, 96, 100)).slices.merge is not None
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (replace(desc(64), epilogue=(Relu(),)), "epilogue"),
+        (replace(desc(64), cuts=desc(64, span=16).cuts * 2), "nested"),
+        (replace(desc(64), b_dtype=DType.BFLOAT16), "b must have"),
+        (replace(desc(64), output_dtype=DType.FLOAT32), "out must have"),
+        (desc(64, step=4), "instruction_k"),
+        (desc(64, step=16, turn=24), "k_loop_step"),
+        (
+            replace(
+                desc(64), accumulator=Accumulator(instruction_k=1, residue=ResidueLast(), step=ScalarStep(fused=True))
+            ),
+            "CUDA-core",
+        ),
+        (
+            replace(
+                desc(64),
+                accumulator=Accumulator(instruction_k=16, residue=ResidueLast(), step=replace(STEP, fraction_bits=24)),
+            ),
+            "the accumulator must be the card's",
+        ),
+    ],
+)
+def test_what_no_kernel_computes_declines_with_a_reason(broken: GEMMDesc, words: str) -> None:
+    assert words in reason(broken, meta(32, 32, 64))
+
+
+def test_layouts_of_cuts_that_have_no_kernel_decline() -> None:
+    (cut,) = desc(64, span=24).cuts
+    for layout, words in (
+        (Strided(count=2, unit=1), "strided"),
+        (Contiguous(span=24, short=Short.FIRST), "short slice"),
+    ):
+        assert words in reason(replace(desc(64), cuts=(replace(cut, layout=layout),)), meta(32, 32, 64))
+    even = replace(desc(64), cuts=(replace(cut, layout=Contiguous(span=32, short=Short.FIRST)),))
+    assert chosen(even, meta(32, 32, 64)).slices.count == 2
+
+
+def test_an_unknown_card_and_an_output_without_unit_stride_decline() -> None:
+    assert "not known" in reason(desc(64), meta(32, 32, 64), CardArithmetic(steps=()))
+    at = meta(32, 32, 64)
+    assert "unit stride" in reason(desc(64), replace(at, out=replace(at.out, column_stride=2, row_stride=64)))
+
+
+def test_a_card_names_an_operand_type_once() -> None:
+    with pytest.raises(InvalidInputError, match=r"^steps must name .*got"):
+        CardArithmetic(steps=CARD.steps * 2)
+
+
+def test_offsets_beyond_32_bits_are_wide() -> None:
+    assert chosen(desc(300007), meta(8192, 40, 300007, alignment=2)).wide_offsets
+    assert not chosen(desc(30007), meta(8192, 40, 30007, alignment=2)).wide_offsets
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    m=st.integers(1, 3000),
+    n=st.integers(1, 3000),
+    k=st.integers(1, 5000),
+    span=st.none() | st.integers(1, 5000),
+    step=st.sampled_from([8, 16]),
+    turn=st.sampled_from([None, 32, 64, 128]),
+    layouts=st.text("rc", min_size=3, max_size=3),
+    alignment=st.sampled_from([2, 8, 16, 256]),
+    pad=st.integers(0, 8),
+    partial=st.sampled_from([DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16]),
+)
+def test_every_choice_compiles_to_an_enumerated_variant_and_fits(
+    m: int, n: int, k: int, span: int | None, step: int, turn: int | None, layouts: str, alignment: int, pad: int,
+    partial: DType,
+) -> None:  # fmt: skip
+    at = meta(m, n, k, layouts, alignment, pad)
+    choice = chosen(desc(k, span=span, step=step, turn=turn, partial_dtype=partial), at)
+    assert set(variants_of(choice)) <= BOUND
+    assert choice.config in configs_of(choice.structure)
+    if choice.structure.by_descriptor:
+        span_read = choice.packing.span if choice.packing else choice.slices.span
+        assert choice.slices.count == 1 or span_read % choice.config.block_k == 0
+        assert choice.a_layout is not Layout.ANY
+        assert choice.b_layout is not Layout.ANY
+    else:
+        assert choice.packing is None
+    assert 1 <= choice.programs <= choice.config.tiles(*((n, m) if choice.swapped else (m, n))) * choice.slices.count
+
+
+def test_the_bound_is_what_the_docs_say() -> None:
+    assert len(BOUND) < 2500
+
+
+def test_the_swapped_product_is_its_own_inverse() -> None:
+    at = meta(10, 20, 30, "rcr")
+    assert at.swapped.swapped == at
+    assert at.swapped.a.layout(20, 30) is Layout.ROWS
+
+
+def test_configs_refuse_nonsense() -> None:
+    good = configs_of(Structure.CHAIN_TMA)[0]
+    for bad in ({"block_m": 48}, {"block_k": 8}, {"num_warps": 3}, {"num_stages": 0}):
+        with pytest.raises(InvalidInputError, match="got"):
+            replace(good, **bad)  # type: ignore[arg-type]
+    assert isinstance(good, KernelConfig)
+    assert good.tiles(129, 257) == 4
+
+
+def test_lanes_of_a_slice_hold_all_of_its_steps() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        k, step, turn = int(rng.integers(1, 600)), int(rng.choice([8, 16])), int(rng.choice([32, 64]))
+        span = int(rng.integers(1, 600))
+        d = desc(k, span=span, step=step, turn=turn)
+        schedule = make_schedule(d, k)
+        choice = chosen(d, meta(200, 200, k, alignment=2))
+        steps = np.diff(schedule.step_offsets)
+        assert choice.slices.lanes >= 16 * int(steps.max())
+        assert choice.packing is None or choice.packing.span >= choice.slices.lanes

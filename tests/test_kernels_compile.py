@@ -1,0 +1,106 @@
+"""Compiling for sm_90 without a GPU: instructions, roundings that no pass may drop, and what specialises."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+
+from gemmdesc.descriptor import Start
+from gemmdesc.dtypes import DType
+from gemmdesc.kernels.choose import Structure, configs_of
+from gemmdesc.kernels.compiling import KERNELS, compile_variant
+from gemmdesc.kernels.slices import Merge
+from gemmdesc.kernels.variants import Variant, enumerate_variants, merge_variant
+
+SHARED = 232448
+MATRIX = re.compile(r"(wgmma\.mma_async|mma)\.sync\.aligned\.m\d+n\d+k(\d+)")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+
+def first(structure: Structure, **constants: Any) -> Variant:
+    """The first enumerated fp16 variant with these constants, the largest tile before the others."""
+    configs = configs_of(structure)
+    order = {(c.block_m, c.block_n, c.block_k, c.num_warps): i for i, c in enumerate(configs)}
+
+    def rank(variant: Variant) -> tuple[int, str]:
+        c = dict(variant.constants)
+        return order[(c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"], variant.num_warps)], str(variant)  # type: ignore[index]
+
+    found = [
+        v
+        for v in enumerate_variants(SHARED)
+        if v.kernel == structure.value
+        and v.loaded is v.stored is DType.FLOAT16
+        and all(dict(v.constants)[name] == value for name, value in constants.items())
+    ]
+    return min(found, key=rank)
+
+
+def instructions(ptx: str) -> set[tuple[str, int]]:
+    return {(kind, int(k)) for kind, k in MATRIX.findall(ptx)}
+
+
+@pytest.mark.parametrize("a_rows", [True, False])
+@pytest.mark.parametrize("b_rows", [True, False])
+def test_the_large_tile_is_wgmma_k16_on_descriptors_in_every_layout(a_rows: bool, b_rows: bool) -> None:
+    variant = first(Structure.CHAIN_TMA, A_ROWS=a_rows, B_ROWS=b_rows, STORE_BY_DESCRIPTOR=True)
+    assert dict(variant.constants)["BLOCK_N"] == 256
+    compiled = compile_variant(variant, capability=90)
+    assert instructions(compiled.asm["ptx"]) == {("wgmma.mma_async", 16)}
+    assert "cp.async.bulk.tensor.2d" in compiled.asm["ptx"]
+    assert compiled.metadata.shared <= SHARED
+
+
+@pytest.mark.parametrize("structure", list(Structure))
+def test_every_config_compiles_within_shared_memory_to_k16_steps(structure: Structure) -> None:
+    for config in configs_of(structure):
+        constants = {
+            "BLOCK_M": config.block_m,
+            "BLOCK_N": config.block_n,
+            "BLOCK_K": config.block_k,
+            "WIDE_OFFSETS": False,
+        }
+        compiled = compile_variant(first(structure, **constants), capability=90)
+        kinds = instructions(compiled.asm["ptx"])
+        assert {k for _, k in kinds} == {16}, config
+        assert len(kinds) == 1
+        assert compiled.metadata.shared <= SHARED, config
+
+
+def test_wide_offsets_compile() -> None:
+    for structure in Structure:
+        constants: dict[str, Any] = {"WIDE_OFFSETS": True}
+        compile_variant(first(structure, **constants), capability=90)
+
+
+@pytest.mark.parametrize("merge_dtype", [DType.FLOAT16, DType.BFLOAT16])
+def test_the_merge_rounds_inside_its_loop_and_fuses_nothing(merge_dtype: DType) -> None:
+    merge = Merge(partial_dtype=DType.FLOAT32, merge_dtype=merge_dtype, start=Start.FIRST)
+    ptx = compile_variant(merge_variant(merge, DType.FLOAT32, wide_offsets=False), capability=90).asm["ptx"]
+    assert "fma" not in ptx
+    assert "ftz" not in ptx
+    assert re.search(r"add(\.rn)?\.f32", ptx)
+    assert "cvt.rn.f16.f32" in ptx if merge_dtype is DType.FLOAT16 else re.search(r"cvt\.rn\.bf16(x2)?\.f32", ptx)
+
+
+def test_repacking_stores_whole_lines() -> None:
+    for variant in enumerate_variants(SHARED):
+        constants = dict(variant.constants)
+        if variant.kernel == "repack" and variant.loaded is DType.FLOAT16 and not constants["WIDE_OFFSETS"]:
+            assert "st.global.v4.b32" in compile_variant(variant, capability=90).asm["ptx"], variant
+
+
+def test_no_argument_of_a_size_specialises() -> None:
+    for name, kernel in KERNELS.items():
+        free = [p.name for p in kernel.params if not p.is_constexpr and not p.do_not_specialize]
+        assert [n for n in free if not n.endswith("_desc") and n != "packed_ptr"] == [], name
