@@ -9,7 +9,7 @@ for some operands, or is a difference that this page does not know to be invisib
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -88,6 +88,8 @@ def _fold(desc: GEMMDesc, schedule: Schedule) -> _Node:
 
 
 _EMPTY = b"empty"
+#: Stands for every zero_exponent that no operand can show.
+_HIDDEN = 0
 
 
 def _leaf(desc: GEMMDesc, schedule: Schedule, leaf: int) -> _Node:
@@ -96,17 +98,31 @@ def _leaf(desc: GEMMDesc, schedule: Schedule, leaf: int) -> _Node:
     dtype = DType.FLOAT32
     if isinstance(step, FusedDot):
         dtype = step.accumulator_dtype
+        if not zero_exponent_shows(step, desc.a_dtype, desc.b_dtype):
+            step = replace(step, zero_exponent=_HIDDEN)
     elif _product_exact(desc):
         step = ScalarStep(fused=True)
     if begin == end:
         return _Node(_hash(_EMPTY), dtype, False)
     ends = schedule.step_ends[schedule.step_offsets[leaf] : schedule.step_offsets[leaf + 1]]
-    ks = schedule.order[begin:end].copy()
-    owner = np.searchsorted(ends - begin, np.arange(end - begin), side="right")
-    ks = ks[np.lexsort((ks, owner))]
+    ks = schedule.order[begin:end]
+    if (np.diff(ks) < 0).any():
+        owner = np.searchsorted(ends - begin, np.arange(end - begin), side="right")
+        ks = ks[np.lexsort((ks, owner))]
     model = to_text(step).encode()
     # A chain starts from +0.0, and +0.0 plus anything is never -0.0; a fused step returns +0.0 for an exact zero.
     return _Node(_hash(b"leaf", model, (ends - begin).tobytes(), ks.tobytes()), dtype, False)
+
+
+def zero_exponent_shows(step: FusedDot, a_dtype: DType, b_dtype: DType) -> bool:
+    """Whether some operands can show what exponent an exact zero counts as.
+
+    Every term of a step is a multiple of the smallest product, and so is what alignment leaves of it; where that product's
+    exponent reaches ``zero_exponent``, no zero can raise the largest one.
+    """
+    a, b = a_dtype.format, b_dtype.format
+    smallest = a.min_exponent - a.fraction_bits + b.min_exponent - b.fraction_bits
+    return smallest < step.zero_exponent
 
 
 def _product_exact(desc: GEMMDesc) -> bool:
@@ -121,7 +137,7 @@ def _product_exact(desc: GEMMDesc) -> bool:
 
 
 def _round(node: _Node, dtype: DType) -> _Node:
-    if represents(dtype, node.dtype):
+    if represents(dtype, node.dtype) or node.digest == _hash(_EMPTY):
         return node
     # A tiny negative value may round to -0.0.
     return _Node(_hash(b"round", dtype.value.encode(), node.digest), dtype, True)

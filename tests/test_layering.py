@@ -24,6 +24,7 @@ ORDER = (
     (("library",), ("profiles",), ("kernels",), ("equivalence",)),
     (("plan", "routes"), ("probe",)),
     (("ops", "reduce", "numerics"),),
+    (("verification", "golden"),),
     (("cli",),),
     (("__main__",),),
 )

@@ -166,4 +166,4 @@ def compare_with_hidden(hidden: Hidden, profile: Profile) -> list[tuple[tuple[An
 def _short(text: str) -> str:
     """A rule's text without what all of these rules share."""
     begin, end = text.find("summed_k="), text.find(", step=fused_dot")
-    return text[begin:end] if 0 <= begin < end else text
+    return f"{text[begin:end]})" if 0 <= begin < end else text

@@ -75,7 +75,7 @@ def _explain_here(sides: tuple[TensorMeta, TensorMeta, TensorMeta], profile: Pat
     from gemmdesc import ops
 
     a, b, out = sides
-    return ops.explain(a, b, out=out, profiles=profile)
+    return ops.explain(a, b, out_dtype=out.dtype, profiles=profile)
 
 
 def _explain_recorded(
@@ -86,7 +86,7 @@ def _explain_recorded(
     from gemmdesc.cli.recorded import RecordedLibrary
     from gemmdesc.errors import Declined, InvalidInputError
     from gemmdesc.library.torch_settings import TorchSettings
-    from gemmdesc.plan import Planner, explain_outcome
+    from gemmdesc.plan import Explanation, Planner
     from gemmdesc.profiles import read_profile
     from gemmdesc.routes import route_mm
 
@@ -95,7 +95,7 @@ def _explain_recorded(
     problem = route_mm(*sides, settings)
     sizes = sides[0].shape, sides[1].shape
     if isinstance(problem, Declined):
-        return explain_outcome(sizes, problem, found.library, found.device)
+        return Explanation(sizes=sizes, outcome=problem, library=found.library, device=found.device)
     recorded = read_answer(answer) if answer is not None else _recorded_answer(problem, found)
     if recorded is None:
         raise InvalidInputError(
@@ -104,7 +104,8 @@ def _explain_recorded(
         )
     library = RecordedLibrary(identity=found.library, device=found.device, recorded=recorded)
     planner = Planner(lambda: library, lambda device, identity: found)
-    return explain_outcome(sizes, planner.plan_mm(*sides, settings), found.library, found.device)
+    outcome = planner.plan_mm(*sides, settings)
+    return Explanation(sizes=sizes, outcome=outcome, library=found.library, device=found.device)
 
 
 def _recorded_answer(problem: GemmProblem, profile: Profile) -> AlgoConfig | None:

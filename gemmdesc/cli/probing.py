@@ -10,6 +10,8 @@ import typer
 
 from gemmdesc.cli.libraries import Opener, default_workers, simulated_scope
 from gemmdesc.cli.output import (
+    DIFFERENT,
+    EQUAL,
     JsonOption,
     Progress,
     command_line,
@@ -40,29 +42,43 @@ def probe(
     target: Annotated[float, typer.Option(min=0.0, help="Stop at this estimate of the mass of unseen answers.")] = 1e-5,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     from_observations: Annotated[
-        Path | None, typer.Option(help="A finished campaign's folder: infer again, offline, and write the profile.")
+        Path | None, typer.Option(help="Instead: infer again, offline, from a campaign's folder; writes no profile.")
     ] = None,
     json: JsonOption = False,
-) -> None:
+) -> int:
     """Find out which arithmetic a library does on this card, verify it, and write the profile; resumes by itself."""
     from gemmdesc.profiles import profile_path, user_folder, write_profile
 
-    target_folder = out or user_folder()
+    wanted = wants_json(context, json)
     with Progress() as progress:
         if from_observations is not None:
-            profile, findings = infer_offline(from_observations, progress)
-        else:
-            opener = Opener(spec=library)
-            require_card(opener, arch)
-            options = options_for(opener, quick=quick, target=target, seed=seed)
-            profile, findings = measure(opener, options, workers or default_workers(), campaign, progress)
-        path = profile_path(target_folder, profile.device, profile.library.version)
+            return _offline(from_observations, progress, wanted)
+        opener = Opener(spec=library)
+        require_card(opener, arch)
+        options = options_for(opener, quick=quick, target=target, seed=seed)
+        profile, findings = measure(opener, options, workers or default_workers(), campaign, progress)
+        path = profile_path(out or user_folder(), profile.device, profile.library.version)
         write_profile(profile, path)
-    data = Report(profile=profile, findings=findings, path=path)
-    if wants_json(context, json):
-        print_json(data.plain())
+    report = Report(profile=profile, findings=findings, path=path)
+    if wanted:
+        print_json(report.plain())
     else:
-        data.print()
+        report.print()
+    return EQUAL
+
+
+def _offline(folder: Path, progress: Progress, json: bool) -> int:
+    """Infer again from saved readings; exit code 1 where a class no longer allows its recorded rule."""
+    from gemmdesc.cli.offline import infer_again
+
+    found = infer_again(folder, progress.report)
+    if json:
+        print_json([vars(a) for a in found])
+    else:
+        rows = [(a.label, a.readings, a.survivors, a.same, a.reason) for a in found]
+        title = f"{folder}: {len(found)} classes inferred again from their readings"
+        print_table(title, ("class", "readings", "survivors", "same rule", "why not"), rows)
+    return EQUAL if all(a.same for a in found) else DIFFERENT
 
 
 def require_card(opener: Opener, arch: str | None) -> None:
@@ -125,17 +141,6 @@ def campaign_folder(device: DeviceId, library: LibraryId, seed: int) -> Path:
 
     build = library.build_id[:12] or "none"
     return user_folder().parent / "campaigns" / f"{device.folder}-cublaslt-{library.version}-{build}-{seed}"
-
-
-def infer_offline(folder: Path, progress: Progress) -> tuple[Profile, Findings]:
-    """Infer again from a campaign's records, without a library.
-
-    Raises:
-        CampaignError: the records do not allow it.
-    """
-    from gemmdesc.errors import CampaignError
-
-    raise CampaignError(f"from_observations must wait until campaigns can be read without a library (got {folder})")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,8 @@ from gemmdesc.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from gemmdesc.profiles import ChangeKind, Profile
+    from gemmdesc.profiles import ChangeKind, Example, Profile
+    from gemmdesc.rule import Rule
 
 _NUMERIC = "numeric"
 _ANY = "any"
@@ -139,14 +140,13 @@ def _rows(profile: Profile) -> list[dict[str, Any]]:
 def _print_profile(profile: Profile, path: Path) -> None:
     from gemmdesc.profiles import RuleOutcome
     from gemmdesc.verification.scope import short_name
-    from gemmdesc.verification.structure import structure_of
 
     table = []
     for row in profile.rows:
         family, evidence = row.key.family, row.evidence
         outcome = row.outcome
         if isinstance(outcome, RuleOutcome):
-            what = structure_of(outcome.rule.structure)
+            what = _structure(outcome.rule, evidence.example)
         else:
             what = f"declined: {outcome.declined.code}"
         answer = " ".join(f"{name.removesuffix('_id')}={value}" for name, value in row.key.answer)
@@ -160,6 +160,17 @@ def _print_profile(profile: Profile, path: Path) -> None:
         f"{scan.unseen_mass:.2g}; {profile.metadata.date}"
     )
     print_table(title, ("types", "answer", "structure", "level", "shapes", "draws", "kernels"), table, note)
+
+
+def _structure(rule: Rule, example: Example) -> str:
+    """The structure of the rule's descriptor on the row's example."""
+    from gemmdesc.errors import Declined
+    from gemmdesc.problem import environment
+    from gemmdesc.rule import evaluate_rule
+    from gemmdesc.verification.structure import structure_of
+
+    desc = evaluate_rule(rule, environment(example.problem, example.answer, example.launch))
+    return "no descriptor on its example" if isinstance(desc, Declined) else structure_of(desc)
 
 
 @guarded

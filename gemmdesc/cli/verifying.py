@@ -115,7 +115,7 @@ class Sides:
         if isinstance(found, Declined):
             raise DeclinedError(found)
         name = "replay" if replayed else "kernels"
-        factory = _replay_factory(opener, found) if replayed else _gpu_factory(profile)
+        factory = _replay_factory(opener, found, device.sm) if replayed else _gpu_factory(profile)
         return cls(factory=factory, device=device, library=identity, profile=found, name=name)
 
     @property
@@ -144,10 +144,12 @@ def _gpu_factory(profile: Path | None) -> Callable[[], Library]:
     return GpuBenchFactory(profile=profile)
 
 
-def _replay_factory(opener: Opener, profile: Profile) -> Callable[[], Library]:
+def _replay_factory(opener: Opener, profile: Profile, sm: str) -> Callable[[], Library]:
+    from gemmdesc.library.torch_settings import TorchSettings, read_settings
     from gemmdesc.verification.replayed import ReplayBenchFactory
 
-    return ReplayBenchFactory(library=opener, profile=profile)
+    settings = TorchSettings() if opener.simulated else read_settings(sm)
+    return ReplayBenchFactory(library=opener, profile=profile, settings=settings)
 
 
 def run(sides: Sides, options: Options, folder: Path | None, workers: int, progress: Progress) -> tuple[Record, ...]:
@@ -227,6 +229,7 @@ def _power(
         print_json(data)
     else:
         rows = [(s, kind, *counts.values()) for s, kinds in data.items() for kind, counts in kinds.items()]
-        columns = ("structure", "mutant", "trials", "caught", "share", "by plain", "no rival draws", "disagreeing")
+        measured = ("trials", "caught", "share", "by rivals", "by plain", "no rivals", "disagreeing")
+        columns = ("structure", "mutant", *measured)
         print_table("power: single-field mutants caught", columns, rows)
     return DIFFERENT if any(not t.agrees and not t.failure for t in trials) else EQUAL

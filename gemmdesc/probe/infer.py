@@ -32,7 +32,9 @@ from gemmdesc.problem import environment
 from gemmdesc.rule import Rule, evaluate_rule, make_rule
 
 #: At most this many surviving rules are carried along.
-MOST_SURVIVORS = 32
+MOST_SURVIVORS = 24
+#: Environments on which surviving rules are told apart.
+_TOLD_APART_ON = 12
 #: An accumulator's exponent floor where no operand of the type can show another value for an exact zero.
 _DEFAULT_ZERO_EXPONENT = DType.FLOAT32.format.min_exponent
 _TYPE_BY_BITS = {d.format.fraction_bits: d for d in (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)}
@@ -100,15 +102,15 @@ def infer_rules(
         for o, t in product(options, types)
         for chosen in integers
     ]
-    return distinct_rules(rules[: MOST_SURVIVORS * 8], [*environments, *domain])[:MOST_SURVIVORS]
+    return distinct_rules(rules[: 2 * MOST_SURVIVORS], [*environments, *domain])[:MOST_SURVIVORS]
 
 
 def distinct_rules(rules: Sequence[Rule], environments: Sequence[Mapping[str, int]]) -> tuple[Rule, ...]:
-    """The first rule of each behaviour over at most 24 spread-out ``environments``."""
-    step = max(1, len(environments) // 24)
+    """The first rule of each behaviour over the ``environments``, those of small k: a dozen or so suffice."""
+    spread = sorted(environments, key=lambda e: e["k"])[:: max(1, len(environments) // (2 * _TOLD_APART_ON))]
     kept: dict[tuple[str, ...], Rule] = {}
     for rule in rules:
-        kept.setdefault(behaviour(rule, environments[::step]), rule)
+        kept.setdefault(behaviour(rule, spread[:_TOLD_APART_ON]), rule)
     return tuple(kept.values())
 
 

@@ -1,13 +1,14 @@
-"""Which attributes of an answer matter: the smallest key under which all classes of one key share a rule.
+"""Which attributes of an answer matter, read off where one rule stops giving the bytes.
 
-An attribute is left out of a row's key only if the classes that the row joins took two or more values of it and one
-rule gives the bytes of them all.  ``algo_id`` names the kernel family and is never left out; ``splitk_num`` is a
-variable of the rules.
+A family is one ``algo_id`` for one set of types.  It starts undivided; it is divided by an attribute only where a rule
+that gives some of its classes' bytes does not give others', and by the attribute that tells the two apart best.  What
+no division needed is left out of the key, if the row met it at two or more values.  ``splitk_num`` is a variable of
+the rules and never divides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from gemmdesc.probe.scan import AnswerKey
@@ -16,15 +17,26 @@ from gemmdesc.rule import Rule
 
 #: Attributes of a class: every one but the variable.
 CLASS_ATTRIBUTES = tuple(n for n in ANSWER_ATTRIBUTES if n != "splitk_num")
-_ALWAYS = ("algo_id",)
+#: What every key names.
+FAMILY_ATTRIBUTES = ("algo_id",)
+#: Share of misplaced classes up to which an attribute is taken to tell the two kinds apart.
+_TOLERATED = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solved:
-    """What is known of one class: its rule, or None, and why."""
+    """What is known of some classes: their rule, or None, and why."""
 
     rule: Rule | None
     reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """Classes of one family, and the attributes by which they were divided from the rest of it."""
+
+    classes: tuple[AnswerKey, ...]
+    named: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,44 +48,47 @@ class Row:
     solved: Solved
 
 
-#: Whether a rule found on one class gives the bytes of another, as far as another's own rule tells.
-Covers = Callable[[Rule, AnswerKey], bool]
-
-
-def learn_projection(solved: Mapping[AnswerKey, Solved], covers: Covers) -> tuple[Row, ...]:
-    """Join classes into rows; ``solved`` maps classes (``splitk_num`` left out) to what was found.
-
-    Each family, one ``algo_id`` for one set of types, has attributes that matter of its own.
-    """
-    rows: list[Row] = []
-    for family in families(solved):
-        members = {k: solved[k] for k in family}
-        matter = list(CLASS_ATTRIBUTES)
-        for name in by_variety(family):
-            without = [n for n in matter if n != name]
-            if not conflicts(members, without, covers):
-                matter = without
-        for key, classes in _groups(members, matter).items():
-            common = _common(classes, members, covers)
-            if common is not None:
-                rows.append(Row(key=_with_constants(key, classes), classes=tuple(classes), solved=common))
-    return tuple(rows)
-
-
-def families(solved: Iterable[AnswerKey]) -> list[list[AnswerKey]]:
-    """Classes by types and ``algo_id``."""
+def families(classes: Iterable[AnswerKey]) -> list[Node]:
+    """Undivided families."""
     found: dict[AnswerKey, list[AnswerKey]] = {}
-    for key in solved:
-        found.setdefault(key.only(_ALWAYS), []).append(key)
-    return list(found.values())
+    for key in classes:
+        found.setdefault(key.only(FAMILY_ATTRIBUTES), []).append(key)
+    return [Node(classes=tuple(members), named=FAMILY_ATTRIBUTES) for members in found.values()]
 
 
-def conflicts(
-    solved: Mapping[AnswerKey, Solved], names: Sequence[str], covers: Covers
-) -> tuple[tuple[AnswerKey, ...], ...]:
-    """Groups of classes that agree in the named attributes and share no rule."""
-    groups = _groups(solved, names).values()
-    return tuple(tuple(g) for g in groups if _common(g, solved, covers) is None)
+def divide(node: Node, given: Collection[AnswerKey]) -> list[Node]:
+    """Divide ``node`` by the attribute that best tells the classes in ``given`` from the others; empty if none does."""
+    best: tuple[float, int, str] | None = None
+    rest = len(node.classes) - len(given)
+    for name in CLASS_ATTRIBUTES:
+        values = _by_value(node.classes, name)
+        if len(values) < 2:
+            continue
+        misplaced = sum(min(_count(v, given), len(v) - _count(v, given)) for v in values.values())
+        candidate = (misplaced / max(1, min(len(given), rest)), len(values), name)
+        if best is None or candidate < best:
+            best = candidate
+    if best is None or best[0] > _TOLERATED:
+        return []
+    name = best[2]
+    return [Node(classes=tuple(c), named=(*node.named, name)) for c in _by_value(node.classes, name).values()]
+
+
+def _by_value(classes: Sequence[AnswerKey], name: str) -> dict[int | None, list[AnswerKey]]:
+    values: dict[int | None, list[AnswerKey]] = {}
+    for key in classes:
+        values.setdefault(key.attribute(name), []).append(key)
+    return values
+
+
+def _count(classes: Sequence[AnswerKey], given: Collection[AnswerKey]) -> int:
+    return sum(1 for c in classes if c in given)
+
+
+def make_row(node: Node, solved: Solved) -> Row:
+    """The node's row: attributes that divided it, and those of which it met a single value."""
+    constant = [n for n in CLASS_ATTRIBUTES if len(_by_value(node.classes, n)) == 1]
+    return Row(key=node.classes[0].only({*node.named, *constant}), classes=node.classes, solved=solved)
 
 
 class RowIndex:
@@ -92,42 +107,3 @@ class RowIndex:
             if row is not None:
                 return row
         return None
-
-
-def by_variety(solved: Collection[AnswerKey]) -> list[str]:
-    """Attributes that may be left out, those with the most values first: they are the likeliest not to matter."""
-    variety = {n: len({k.attribute(n) for k in solved}) for n in CLASS_ATTRIBUTES if n not in _ALWAYS}
-    return sorted(variety, key=lambda n: -variety[n])
-
-
-def _groups(solved: Mapping[AnswerKey, Solved], names: Sequence[str]) -> dict[AnswerKey, list[AnswerKey]]:
-    groups: dict[AnswerKey, list[AnswerKey]] = {}
-    for key in solved:
-        groups.setdefault(key.only(names), []).append(key)
-    return groups
-
-
-def _common(classes: Sequence[AnswerKey], solved: Mapping[AnswerKey, Solved], covers: Covers) -> Solved | None:
-    """What holds of all the classes: one rule that covers each, or none of them having one; None where they conflict."""
-    rules = {s.rule.text: s.rule for s in (solved[c] for c in classes) if s.rule is not None}
-    if not rules:
-        return solved[classes[0]]
-    if any(solved[c].rule is None for c in classes):
-        return None
-    for rule in rules.values():
-        if all(_is(solved[c].rule, rule) or covers(rule, c) for c in classes):
-            return Solved(rule=rule)
-    return None
-
-
-def _is(one: Rule | None, other: Rule) -> bool:
-    return one is not None and one.text == other.text
-
-
-def _with_constants(key: AnswerKey, classes: Sequence[AnswerKey]) -> AnswerKey:
-    """Put back attributes that took a single value among the classes: nothing is known of others."""
-    values = []
-    for name, value in zip(ANSWER_ATTRIBUTES, key.values, strict=True):
-        seen = {c.attribute(name) for c in classes}
-        values.append(next(iter(seen)) if value is None and len(seen) == 1 and name != "splitk_num" else value)
-    return AnswerKey(types=key.types, values=tuple(values))

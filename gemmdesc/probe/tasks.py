@@ -1,47 +1,64 @@
-"""The three kinds of work that a campaign hands to workers; each is a function of a library and one picklable value."""
+"""The kinds of work that a campaign hands to workers; each is a function of a library and one picklable value."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from gemmdesc.errors import CampaignError
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
-from gemmdesc.probe.sampling import Scope
+from gemmdesc.probe.experiments import ReferenceFailed, magnitudes
+from gemmdesc.probe.reader import LibraryReader
+from gemmdesc.probe.sampling import Scope, draw_problem
 from gemmdesc.probe.scan import AnswerKey, Block, Example, resolve, scan_block
 from gemmdesc.probe.solve import ClassOutcome, ClassTask, solve_class
-from gemmdesc.problem import Transpose
+from gemmdesc.probe.walks import read_fused, read_summed
+from gemmdesc.problem import GemmProblem, Transpose
 from gemmdesc.rule import Rule
 
-#: One in this many verified problems has its launch captured.
-_LAUNCH_EVERY = 4
-#: Examples of one class given to the solver.
-_MOST_EXAMPLES = 48
+#: Examples of one class given to the solver, and numbers looked through to choose them.
+_MOST_EXAMPLES, _MOST_LOOKED_AT = 48, 600
 #: With fewer natural examples than this, others are made.
 _FEW_EXAMPLES = 4
 #: Verification draws come from other seeds than solving.
 _VERIFY_SEED_OFFSET = 1_000_003
+#: One in this many verified problems has its launch captured.
+_LAUNCH_EVERY = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """Where numbered problems come from."""
+
+    scope: Scope
+    seed: int
+
+    def example(self, library: Library, number: int) -> Example | None:
+        return resolve(library, self.scope, self.seed, number)
+
+    def problem(self, number: int) -> GemmProblem:
+        return draw_problem(self.scope, self.seed, number)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScanTask:
-    scope: Scope
-    seed: int
+    source: Draws
     block: int
 
 
 def run_scan(library: Library, task: ScanTask) -> Block:
-    return scan_block(library, task.scope, task.seed, task.block)
+    return scan_block(library, task.source.scope, task.source.seed, task.block)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SolveTask:
-    """``numbers``: the class's problems; the first ``first`` of them are read before any other."""
+    """``numbers``: problems of the classes solved as one; the first ``first`` of them are read before any other."""
 
     key: AnswerKey
-    scope: Scope
-    seed: int
+    source: Draws
     numbers: tuple[int, ...]
     known: tuple[Rule, ...]
     hints: tuple[Rule, ...]
@@ -51,18 +68,37 @@ class SolveTask:
 
 def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
     numbers = list(dict.fromkeys(task.numbers))
-    rest = numbers[task.first :]
-    chosen = numbers[: task.first] + rest[:: max(1, -(-len(rest) // _MOST_EXAMPLES))]
-    examples = [e for e in (resolve(library, task.scope, task.seed, n) for n in chosen) if e is not None]
+    rest = numbers[task.first : _MOST_LOOKED_AT]
+    chosen = [*numbers[: task.first], *_varied(task.source, rest, _MOST_EXAMPLES)]
+    examples = [e for e in (task.source.example(library, n) for n in chosen) if e is not None]
     if examples and len(examples) < _FEW_EXAMPLES:
         examples.extend(elsewhere(library, examples))
     return solve_class(
         library,
         ClassTask(
-            label=str(task.key), examples=tuple(examples), known=task.known, hints=task.hints, seed=task.seed,
-            zero_exponent=task.zero_exponent, first=tuple(range(task.first)),
+            label=str(task.key), examples=tuple(examples), known=task.known, hints=task.hints, seed=task.source.seed,
+            zero_exponent=task.zero_exponent, first=tuple(range(min(task.first, len(examples)))),
         ),
     )  # fmt: skip
+
+
+def _varied(source: Draws, numbers: Sequence[int], most: int) -> list[int]:
+    """At most ``most`` of the numbers, spread over how k divides by powers of two and which operands store it contiguously.
+
+    Within such a bucket smaller problems come first.
+    """
+    buckets: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for number in numbers:
+        p = source.problem(number)
+        twos = min(7, (p.k & -p.k).bit_length() - 1)
+        contiguous = int(p.transa is Transpose.T) + int(p.transb is Transpose.N)
+        buckets.setdefault((twos, contiguous), []).append(((p.m + p.n) * p.k, number))
+    queues = [sorted(b)[::-1] for b in buckets.values()]
+    chosen: list[int] = []
+    while queues and len(chosen) < most:
+        chosen.extend(q.pop()[1] for q in queues)
+        queues = [q for q in queues if q]
+    return chosen[:most]
 
 
 def elsewhere(library: Library, examples: Sequence[Example]) -> list[Example]:
@@ -84,13 +120,51 @@ def elsewhere(library: Library, examples: Sequence[Example]) -> list[Example]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyTask:
+class TrialTask:
+    """Does ``rule`` give the bytes of the class ``key``?  ``rule`` None: does no fused step show there?"""
+
     key: AnswerKey
-    scope: Scope
-    seed: int
+    source: Draws
+    numbers: tuple[int, ...]
+    rule: Rule | None
+
+
+def run_trial(library: Library, task: TrialTask) -> Verdict:
+    """Two plain draws on the two smallest of the problems."""
+    verdict = Verdict.REFERENCE_FAILED
+    for number in _varied(task.source, task.numbers, 2):
+        example = task.source.example(library, number)
+        if example is None:
+            continue
+        if task.rule is None:
+            one = _trial_scalar(library, example)
+        else:
+            (one,) = compare_rules(library, example, [task.rule], plain_draws(task.source.seed, 2, first=number % 89))
+        if one in (Verdict.DIFFERENT, Verdict.DECLINED):
+            return one
+        verdict = one if one is Verdict.EQUAL else verdict
+    return verdict
+
+
+def _trial_scalar(library: Library, example: Example) -> Verdict:
+    reader = LibraryReader(library, example.problem, example.answer)
+    try:
+        fused = read_fused(reader, read_summed(reader)[0], magnitudes(example.problem.a_dtype, example.problem.d_dtype))
+    except ReferenceFailed:
+        return Verdict.REFERENCE_FAILED
+    return Verdict.DIFFERENT if fused else Verdict.EQUAL
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyTask:
+    """``rivals`` of the ``draws`` are built against a mutant of the rule."""
+
+    key: AnswerKey
+    source: Draws
     number: int
     rule: Rule
     draws: int
+    rivals: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,20 +183,30 @@ class Verified:
 
 
 def run_verify(library: Library, task: VerifyTask) -> Verified:
-    """Compare the rule with the library on one problem: plain draws, and one in three built against a mutant.
+    """Compare the rule with the library on one problem.
 
     Raises:
         CampaignError: the library no longer answers the problem.
     """
-    example = resolve(library, task.scope, task.seed, task.number)
+    example = task.source.example(library, task.number)
     if example is None:
         raise CampaignError(f"{task.key} must still be answered as in the scan (got a refusal of {task.number})")
-    rivals = max(1, task.draws // 3)
-    seed, number = task.seed + _VERIFY_SEED_OFFSET, task.number
-    draws = (*plain_draws(seed, task.draws - rivals, first=number % 97), *rival_draws(seed, rivals, first=number % 101))
+    seed, number = task.source.seed + _VERIFY_SEED_OFFSET, task.number
+    plain = plain_draws(seed, task.draws - task.rivals, first=number % 97)
+    draws = (*plain, *rival_draws(seed, task.rivals, first=number % 101))
     (verdict,) = compare_rules(library, example, [task.rule], draws)
     launch = library.launch(example.problem, example.answer) if number % _LAUNCH_EVERY == 0 else None
     return Verified(
         key=task.key, rule=task.rule.text, number=number, verdict=verdict, draws=len(draws), m=example.problem.m,
         n=example.problem.n, k=example.problem.k, kernels=launch.names if launch is not None else (),
     )  # fmt: skip
+
+
+def smallest_first(source: Draws, numbers: Sequence[int]) -> list[int]:
+    """Problem numbers by the size of their operands and output."""
+
+    def elements(number: int) -> int:
+        p = source.problem(number)
+        return p.m * p.k + p.n * p.k + p.m * p.n
+
+    return [int(n) for n in np.array(sorted(numbers, key=elements), dtype=np.int64)]

@@ -27,7 +27,6 @@ class Prepared:
     case: Case
     problem: GemmProblem
     answer: AlgoConfig
-    launch: Launch | None
     desc: GEMMDesc | None
     declined: Declined | None
     kernel: str
@@ -72,7 +71,7 @@ class Bench(ABC):
 
     @abstractmethod
     def prepare(self, case: Case) -> Prepared | Unprepared:
-        """Ask the library, find the descriptor and resolve our side; nothing runs."""
+        """Ask the library, find the descriptor and resolve our side; nothing runs or is captured."""
 
     @abstractmethod
     def compare(self, prepared: Prepared, draws: tuple[Draw, ...]) -> Comparison:

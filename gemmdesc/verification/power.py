@@ -52,10 +52,10 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """``caught_by``: the number of the first draw that told, and whether it was built from the rivals.
+    """``rivals_tell``, ``plain_tells``: whether a draw built from the two trees, or a plain one, refutes the mutant.
 
-    ``rival_draws``: how many draws could be built so.  ``agrees``: whether the descriptor gave the library's bytes on
-    every draw; a trial where it did not says nothing about the mutant.
+    ``rival_draws``: how many draws could be built from the trees.  ``agrees``: whether the descriptor gave the
+    library's bytes on every draw; a trial where it did not says nothing about the mutant.
     """
 
     key: str
@@ -67,10 +67,13 @@ class Trial:
     draws: int
     rival_draws: int
     agrees: bool
-    caught: bool
-    caught_by: int | None
-    by_rival: bool
+    rivals_tell: bool
+    plain_tells: bool
     failure: str = ""
+
+    @property
+    def caught(self) -> bool:
+        return self.agrees and (self.rivals_tell or self.plain_tells)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +163,8 @@ def trial_task(library: Library, task: Task) -> tuple[Trial, ...]:
 
 def _trial(library: Library, prepared: Prepared, desc: GEMMDesc, mutant: Mutant, draws: int) -> Trial:
     case, problem = prepared.case, prepared.problem
-    agrees, caught_by, by_rival, rivals, failure = True, None, False, 0, ""
+    agrees, rivals, failure = True, 0, ""
+    tells = {True: False, False: False}
     for number, (a, b, rival) in enumerate(_trial_operands(prepared, desc, mutant.desc, draws)):
         rivals += rival
         window = spread_window(problem, number)
@@ -169,12 +173,12 @@ def _trial(library: Library, prepared: Prepared, desc: GEMMDesc, mutant: Mutant,
             agrees, failure = False, got.status
             break
         agrees &= bitwise_equal(replay_window(desc, problem, a, b, window), got)
-        if caught_by is None and not bitwise_equal(replay_window(mutant.desc, problem, a, b, window), got):
-            caught_by, by_rival = number, rival
+        if not tells[rival]:
+            tells[rival] = not bitwise_equal(replay_window(mutant.desc, problem, a, b, window), got)
     return Trial(
         key=case.key, structure=structure_of(desc), kind=mutant.kind, m=problem.m, n=problem.n, k=problem.k,
-        draws=draws, rival_draws=rivals, agrees=agrees, caught=agrees and caught_by is not None, caught_by=caught_by,
-        by_rival=by_rival, failure=failure,
+        draws=draws, rival_draws=rivals, agrees=agrees, rivals_tell=tells[True], plain_tells=tells[False],
+        failure=failure,
     )  # fmt: skip
 
 
@@ -228,7 +232,8 @@ def _counts(trials: Sequence[Trial]) -> dict[str, float]:
         "trials": len(valid),
         "caught": caught,
         "share": round(caught / len(valid), 4) if valid else float(np.nan),
-        "caught_by_plain": sum(t.caught and not t.by_rival for t in valid),
+        "caught_by_rival_draws": sum(t.rivals_tell for t in valid),
+        "caught_by_plain_draws": sum(t.plain_tells for t in valid),
         "without_rival_draws": sum(not t.rival_draws for t in valid),
         "disagreeing": len(trials) - len(valid),
     }

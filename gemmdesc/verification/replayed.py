@@ -46,10 +46,10 @@ class ReplayBench(Bench):
         if isinstance(answer, Refused):
             return Unprepared(declined=None, failure=f"the heuristic: {answer.status}", problem=problem)
         desc = describe(self._index, problem, answer)
+        declined = desc if isinstance(desc, Declined) else None
+        known = desc if isinstance(desc, GEMMDesc) else None
         return Prepared(
-            case=case, problem=problem, answer=answer, launch=self.library.launch(problem, answer),
-            desc=desc if isinstance(desc, GEMMDesc) else None, declined=desc if isinstance(desc, Declined) else None,
-            kernel="replay",
+            case=case, problem=problem, answer=answer, desc=known, declined=declined, kernel="replay"
         )  # fmt: skip
 
     def compare(self, prepared: Prepared, draws: tuple[Draw, ...]) -> Comparison:

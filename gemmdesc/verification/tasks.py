@@ -8,7 +8,7 @@ from time import perf_counter
 
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.library.interface import Library
-from gemmdesc.problem import to_plain
+from gemmdesc.problem import Launch, to_plain
 from gemmdesc.verification.bench import Bench, Compared, Comparison, Prepared, Unprepared
 from gemmdesc.verification.cases import Case, case_to_plain
 from gemmdesc.verification.draws import draws_of
@@ -54,13 +54,16 @@ def verify_task(library: Library, item: Item) -> Record:
             counts={}, declined=prepared.declined, failure=prepared.failure,
             problem=None if prepared.problem is None else to_plain(prepared.problem), seconds=perf_counter() - begin,
         )  # fmt: skip
+    launch = bench.launch(prepared.problem, prepared.answer)
     nothing = Comparison(compared=())
     compared = nothing if prepared.declined else bench.compare(prepared, draws_of(item.draws))
-    return _record(item, prepared, compared, perf_counter() - begin)
+    return _record(item, prepared, launch, compared, perf_counter() - begin)
 
 
-def _record(item: Item, prepared: Prepared, comparison: Comparison, seconds: float) -> Record:
-    case, desc, launch = item.case, prepared.desc, prepared.launch
+def _record(
+    item: Item, prepared: Prepared, launch: Launch | None, comparison: Comparison, seconds: float
+) -> Record:
+    case, desc = item.case, prepared.desc
     by_reference = {r: [c.outcome for c in comparison.compared if c.reference == r] for r in REFERENCES}
     worst = _worst(comparison.compared)
     return Record(

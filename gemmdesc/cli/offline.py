@@ -1,0 +1,68 @@
+"""Inferring again from a campaign's saved readings: no library, no GPU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gemmdesc.expressions import Expr
+    from gemmdesc.probe.solve import ClassOutcome
+
+_CLASSES = "classes.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """One class inferred again: how many rules its readings allow, and whether one is the ``same`` as the recorded."""
+
+    label: str
+    readings: int
+    survivors: int
+    same: bool
+    reason: str
+
+
+def infer_again(folder: Path, report: Callable[[str, int, int | None], None]) -> list[Again]:
+    """Every class of the campaign in ``folder`` that was solved from readings of its own.
+
+    Raises:
+        CampaignError: ``folder`` holds no solved classes.
+    """
+    from gemmdesc.errors import CampaignError
+    from gemmdesc.probe.records import outcome_from_plain
+
+    path = folder / _CLASSES
+    if not path.is_file():
+        raise CampaignError(f"from_observations must hold a probe's {_CLASSES} (got {folder})")
+    outcomes = {}
+    for line in path.read_text().splitlines():
+        key, outcome = outcome_from_plain(json.loads(line))
+        outcomes[key] = outcome
+    own = [o for o in outcomes.values() if o.readings and o.rule is not None]
+    hints = tuple({e: None for o in own if o.rule is not None for _, e in o.rule.integers})
+    found = []
+    for number, outcome in enumerate(own, 1):
+        found.append(_again(outcome, hints))
+        report("infer", number, len(own))
+    return found
+
+
+def _again(outcome: ClassOutcome, hints: tuple[Expr, ...]) -> Again:
+    from gemmdesc.probe.infer import Unexplained, infer_rules
+    from gemmdesc.problem import environment
+    from gemmdesc.verification.hidden import same_rule
+
+    readings, recorded = outcome.readings, outcome.rule
+    domain = [environment(r.problem, r.answer, None) for r in readings]
+    known = [r.arithmetic.zero_exponent for r in readings if r.arithmetic.zero_exponent is not None]
+    rules = infer_rules(readings, domain, hints, known[0] if known else None)
+    if isinstance(rules, Unexplained) or recorded is None:
+        why = rules.reason if isinstance(rules, Unexplained) else ""
+        return Again(label=outcome.label, readings=len(readings), survivors=0, same=False, reason=why)
+    same = any(all(same_rule(recorded, rule, r.problem, r.answer) for r in readings) for rule in rules)
+    return Again(label=outcome.label, readings=len(readings), survivors=len(rules), same=same, reason="")
