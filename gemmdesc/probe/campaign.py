@@ -144,7 +144,7 @@ class Campaign:
             self._verified[task.key, task.number] = result
             self._journal.append("verified", records.verified_to_plain(result))
             row = self._index.find(task.key)
-            if row is not None and result.verdict in (Verdict.DIFFERENT, Verdict.DECLINED):
+            if row is not None and result.verdict not in (Verdict.EQUAL, Verdict.REFERENCE_FAILED):
                 classes = failed.setdefault(row.key, (row, {}))[1]
                 classes[task.key.only(CLASS_ATTRIBUTES)] = task.number
             self._report("verify", count, len(tasks))

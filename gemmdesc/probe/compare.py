@@ -33,6 +33,7 @@ class Verdict(Enum):
     DIFFERENT = "different"
     DECLINED = "declined"
     REFERENCE_FAILED = "reference_failed"
+    NONDETERMINISTIC = "nondeterministic"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +97,11 @@ def operands(problem: GemmProblem, desc: GEMMDesc, draw: Draw) -> tuple[Operand,
             )
             if made is not None:
                 return made if problem.m >= problem.n else made[::-1]
+    return plain_operands(problem, draw)
+
+
+def plain_operands(problem: GemmProblem, draw: Draw) -> tuple[Operand, Operand]:
+    """Hashed operands of the family that the draw's number names."""
     family = FAMILIES[draw.number % len(FAMILIES)]
     return (
         HashOperand(dtype=problem.a_dtype, family=family, seed=draw.seed, draw=draw.number, role="a"),

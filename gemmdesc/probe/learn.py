@@ -23,6 +23,8 @@ _BINARY = tuple(o for o in Operation if o.arity == 2)
 _LARGEST = 2**62
 #: How many single grains are nested once more.
 _GRAINS = 400
+#: How many one-operation expressions are joined with all of them in the last stage.
+_WIDE = 300
 #: How many environments of the domain tell expressions apart.
 _DOMAIN_SAMPLE = 64
 
@@ -80,8 +82,8 @@ def learn_integer(
 
     ``names`` are the variables of arithmetic, ``conditions`` those that a grain may depend on.  ``given`` are expressions
     already learned, used like variables; ``hints``, learned elsewhere, are tried first.  The search stops after the first
-    stage that leaves survivors: hints, single atoms, one operation, two operations, an operation with a grain, three
-    operations.
+    stage that leaves survivors: hints, single atoms, one operation, two operations, a multiple of a grain, an operation on
+    two operations.
 
     Raises:
         InvalidInputError: there are no examples.
@@ -163,8 +165,8 @@ class _Search:
         return _take(bank, np.flatnonzero(ok))
 
     def three(self) -> Iterator[Expr]:
-        yield from self._pairs(self._two or self._atoms, self._atoms)
-        yield from self._pairs(self._one or self._atoms, self._one or self._atoms)
+        one = self._one or self._atoms
+        yield from self._pairs(_take(one, np.arange(min(len(one), _WIDE))), one)
 
     def _allowed(self, values: Values) -> npt.NDArray[np.bool_]:
         ok: npt.NDArray[np.bool_] = ((values >= self._low) & (values <= self._high)).all(axis=1)

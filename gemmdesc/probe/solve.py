@@ -23,6 +23,8 @@ MOST_READINGS = 8
 CHECKED_EXAMPLES = 6
 #: Examples among which the most disputed one is sought.
 DISPUTED_EXAMPLES = 24
+#: Larger k tell rules apart no better and cost more.
+DISPUTED_K = 2**15
 #: Elements of both operands that an example may have to be read; larger ones are only verified.
 READABLE_ELEMENTS = 2**26
 
@@ -147,7 +149,7 @@ class _Solver:
             return None
         best, ways = None, 1
         for i in self._order[: DISPUTED_EXAMPLES if len(rules) > 4 else None]:
-            if i in asked:
+            if i in asked or self._domain[i]["k"] > DISPUTED_K:
                 continue
             count = len({behaviour(r, [self._domain[i]]) for r in rules})
             if count > ways:

@@ -9,20 +9,31 @@ import numpy as np
 
 from gemmdesc.errors import CampaignError
 from gemmdesc.library.interface import Library
-from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
+from gemmdesc.library.stability import run_to_run
+from gemmdesc.probe.compare import (
+    Draw,
+    Verdict,
+    choose_window,
+    compare_rules,
+    plain_draws,
+    plain_operands,
+    rival_draws,
+)
 from gemmdesc.probe.experiments import ReferenceFailed, magnitudes
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.sampling import Scope, draw_problem
 from gemmdesc.probe.scan import AnswerKey, Block, Example, resolve, scan_block
 from gemmdesc.probe.solve import ClassOutcome, ClassTask, solve_class
 from gemmdesc.probe.walks import read_fused, read_summed
-from gemmdesc.problem import GemmProblem, Transpose
+from gemmdesc.problem import Failed, GemmProblem, Transpose
 from gemmdesc.rule import Rule
 
 #: Examples of one class given to the solver, and numbers looked through to choose them.
 _MOST_EXAMPLES, _MOST_LOOKED_AT = 48, 600
 #: With fewer natural examples than this, others are made.
 _FEW_EXAMPLES = 4
+#: Elements of both operands up to which a problem is preferred, and k up to which examples are made.
+_MODERATE_ELEMENTS, _LARGEST_MADE_K = 2**25, 2**15
 #: Verification draws come from other seeds than solving.
 _VERIFY_SEED_OFFSET = 1_000_003
 #: One in this many verified problems has its launch captured.
@@ -85,11 +96,14 @@ def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
 def _varied(source: Draws, numbers: Sequence[int], most: int) -> list[int]:
     """At most ``most`` of the numbers, spread over how k divides by powers of two and which operands store it contiguously.
 
-    Within such a bucket smaller problems come first.
+    Within such a bucket smaller problems come first; those with operands beyond ``_MODERATE_ELEMENTS`` take part only where
+    there are few others.
     """
+    problems = {n: source.problem(n) for n in numbers}
+    moderate = [n for n, p in problems.items() if (p.m + p.n) * p.k <= _MODERATE_ELEMENTS]
     buckets: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for number in numbers:
-        p = source.problem(number)
+    for number in moderate if len(moderate) >= _FEW_EXAMPLES else numbers:
+        p = problems[number]
         twos = min(7, (p.k & -p.k).bit_length() - 1)
         contiguous = int(p.transa is Transpose.T) + int(p.transb is Transpose.N)
         buckets.setdefault((twos, contiguous), []).append(((p.m + p.n) * p.k, number))
@@ -114,7 +128,7 @@ def elsewhere(library: Library, examples: Sequence[Example]) -> list[Example]:
                 p, k=k, lda=p.lda if p.transa is Transpose.N else p.lda + k - p.k,
                 ldb=p.ldb if p.transb is Transpose.T else p.ldb + k - p.k,
             )  # fmt: skip
-            if library.check(moved, example.answer):
+            if k <= _LARGEST_MADE_K and library.check(moved, example.answer):
                 out.append(Example(problem=moved, answer=example.answer))
     return out
 
@@ -195,11 +209,21 @@ def run_verify(library: Library, task: VerifyTask) -> Verified:
     plain = plain_draws(seed, task.draws - task.rivals, first=number % 97)
     draws = (*plain, *rival_draws(seed, task.rivals, first=number % 101))
     (verdict,) = compare_rules(library, example, [task.rule], draws)
+    if task.rivals and verdict is Verdict.EQUAL and not _stable(library, example, draws[0]):
+        verdict = Verdict.NONDETERMINISTIC
     launch = library.launch(example.problem, example.answer) if number % _LAUNCH_EVERY == 0 else None
     return Verified(
         key=task.key, rule=task.rule.text, number=number, verdict=verdict, draws=len(draws), m=example.problem.m,
         n=example.problem.n, k=example.problem.k, kernels=launch.names if launch is not None else (),
     )  # fmt: skip
+
+
+def _stable(library: Library, example: Example, draw: Draw) -> bool:
+    """Whether two further runs, and two beside a busy stream, give one and the same bytes."""
+    a, b = plain_operands(example.problem, draw)
+    window = choose_window(example.problem, draw)
+    found = run_to_run(library, example.problem, example.answer, a, b, repeats=2, window=window)
+    return isinstance(found, Failed) or found.stable
 
 
 def smallest_first(source: Draws, numbers: Sequence[int]) -> list[int]:

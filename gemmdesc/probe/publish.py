@@ -1,0 +1,155 @@
+"""From a campaign's findings to a profile: one row for each key, with the evidence that it rests on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemmdesc.errors import Declined
+from gemmdesc.probe.campaign import Findings
+from gemmdesc.probe.compare import Verdict
+from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
+from gemmdesc.probe.sampling import draw_problem
+from gemmdesc.probe.scan import AnswerKey
+from gemmdesc.probe.tasks import Verified
+from gemmdesc.problem import ANSWER_ATTRIBUTES, AlgoConfig, DeviceId, GemmProblem, LibraryId
+from gemmdesc.profiles import (
+    DeclineOutcome,
+    Evidence,
+    Example,
+    Level,
+    Metadata,
+    Profile,
+    ProfileRow,
+    Range,
+    RowKey,
+    RuleOutcome,
+    Scan,
+    family_of,
+)
+
+#: Kernel names kept for one row.
+_NAMES_KEPT = 24
+
+
+def make_profile(
+    findings: Findings, device: DeviceId, library: LibraryId, *, command: str, date: str
+) -> Profile:
+    """The profile of what a campaign found.  Rows whose rule was verified carry it; all others decline.
+
+    ``command`` and ``date`` (ISO) go into the metadata.
+    """
+    members = _members(findings)
+    rows = tuple(_row(findings, row, members[row.key]) for row in findings.rows if members.get(row.key))
+    named = [n for n in ANSWER_ATTRIBUTES if any(n in r.key.projection for r in rows)]
+    excluded = tuple((n, _values_left_out(findings, members, n)) for n in ANSWER_ATTRIBUTES if n not in named)
+    return Profile(
+        device=device,
+        library=library,
+        metadata=Metadata(
+            command=command,
+            date=date,
+            answer_key=tuple(named),
+            excluded_attributes=excluded,
+            scan=Scan(
+                queries=findings.tally.queries,
+                distinct_answers=len(findings.tally.counts),
+                unseen_mass=findings.unseen,
+                queries_per_second=findings.scan_rate,
+            ),
+        ),
+        rows=rows,
+    )
+
+
+def _members(findings: Findings) -> dict[AnswerKey, list[AnswerKey]]:
+    index = RowIndex(findings.rows)
+    members: dict[AnswerKey, list[AnswerKey]] = {}
+    for key in findings.tally.counts:
+        row = index.find(key)
+        if row is not None:
+            members.setdefault(row.key, []).append(key)
+    return members
+
+
+def _values_left_out(findings: Findings, members: dict[AnswerKey, list[AnswerKey]], name: str) -> int:
+    """The most values of an attribute that one row with a rule takes."""
+    with_rule = [r.key for r in findings.rows if r.solved.rule is not None]
+    return max((len({k.attribute(name) for k in members.get(key, [])}) for key in with_rule), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """Problems and comparisons behind one row."""
+
+    problems: tuple[GemmProblem, ...]
+    compared: tuple[Verified, ...]
+    answers: tuple[AnswerKey, ...]
+
+
+def _row(findings: Findings, row: Row, answers: Sequence[AnswerKey]) -> ProfileRow:
+    options, tally = findings.options, findings.tally
+    numbers = [tally.numbers[a][0] for a in answers] + [n for a in answers[:8] for n in tally.numbers[a]]
+    problems = tuple(draw_problem(options.scope, options.seed, n) for n in dict.fromkeys(numbers))
+    text = row.solved.rule.text if row.solved.rule is not None else None
+    compared = tuple(
+        v
+        for a in answers
+        for n in tally.numbers[a]
+        if (v := findings.verified.get((a, n))) is not None and v.rule == text
+    )
+    seen = _Seen(problems=problems, compared=compared, answers=tuple(answers))
+    evidence = _evidence(findings, row, seen)
+    key = RowKey(family=family_of(problems[0]), answer=_named(row.key))
+    if row.solved.rule is not None and evidence.level is Level.VERIFIED:
+        return ProfileRow(key=key, outcome=RuleOutcome(rule=row.solved.rule), evidence=evidence)
+    code = "out_of_scope" if row.solved.rule is None and _all_scalar(findings, row) else "no_rule"
+    reason = row.solved.reason or "the rule found was not verified"
+    if code == "out_of_scope":
+        reason = f"its sums are made on CUDA cores ({reason}); only tensor-core orders are rebuilt so far"
+    return ProfileRow(
+        key=key, outcome=DeclineOutcome(declined=Declined(code=code, reason=reason)), evidence=evidence
+    )
+
+
+def _all_scalar(findings: Findings, row: Row) -> bool:
+    outcomes = [findings.outcomes[c] for c in row.classes if c in findings.outcomes]
+    return any(o.scalar for o in outcomes) and not any(o.rule is not None for o in outcomes)
+
+
+def _evidence(findings: Findings, row: Row, seen: _Seen) -> Evidence:
+    verdicts = Counter(v.verdict for v in seen.compared)
+    equal = verdicts[Verdict.EQUAL]
+    different = verdicts[Verdict.DIFFERENT] + verdicts[Verdict.DECLINED]
+    verified = row.solved.rule is not None and equal > 0 and different == 0
+    outcomes = [findings.outcomes[c] for c in row.classes if c in findings.outcomes]
+    names = sorted({n for v in seen.compared for n in v.kernels})[:_NAMES_KEPT]
+    splits = [max(1, a.attribute("splitk_num") or 0) for a in seen.answers]
+    sizes = [(p.m, p.n, p.k) for p in seen.problems] + [(v.m, v.n, v.k) for v in seen.compared]
+    ranges = [Range(low=min(x), high=max(x)) for x in zip(*sizes, strict=True)]
+    first = seen.answers[0]
+    return Evidence(
+        level=Level.VERIFIED if verified else Level.OBSERVED,
+        shapes=equal if verified else 0,
+        draws=sum(v.draws for v in seen.compared if v.verdict is Verdict.EQUAL) if verified else 0,
+        mismatches=0,
+        excluded_rivals=sum(o.rivals for o in outcomes),
+        nondeterministic=sum(v.verdict is Verdict.NONDETERMINISTIC for v in seen.compared),
+        m=ranges[0],
+        n=ranges[1],
+        k=ranges[2],
+        splitk=Range(low=min(splits), high=max(splits)),
+        launch_names=tuple(names),
+        example=Example(problem=seen.problems[0], answer=_answer(first)),
+    )
+
+
+def _answer(key: AnswerKey) -> AlgoConfig:
+    values = dict(zip(ANSWER_ATTRIBUTES, (v or 0 for v in key.values), strict=True))
+    return AlgoConfig(**values)
+
+
+def _named(key: AnswerKey) -> tuple[tuple[str, int], ...]:
+    pairs = zip(ANSWER_ATTRIBUTES, key.values, strict=True)
+    return tuple((n, v) for n, v in pairs if v is not None and n in CLASS_ATTRIBUTES)
