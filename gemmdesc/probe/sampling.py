@@ -6,10 +6,10 @@ Sizes are unrounded integers, log-uniform unless a regime says otherwise, with 2
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
-
-import numpy as np
+from random import Random
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
@@ -58,28 +58,28 @@ class Scope:
 
 def draw_problem(scope: Scope, seed: int, index: int, regime: Regime | None = None) -> GemmProblem:
     """Problem number ``index`` of ``seed``; its regime is drawn too unless given."""
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, index])))
-    chosen = regime or scope.regimes[int(rng.integers(len(scope.regimes)))]
+    rng = Random((seed << 48) | index)
+    chosen = regime or rng.choice(scope.regimes)
     m, n, k = draw_sizes(rng, chosen)
-    dtype = scope.dtypes[int(rng.integers(len(scope.dtypes)))]
-    wide = scope.output_float32 and rng.random() < 0.25
+    dtype = rng.choice(scope.dtypes)
+    d_dtype = DType.FLOAT32 if scope.output_float32 and rng.random() < 0.25 else dtype
     transa, transb = (Transpose.T if rng.random() < 0.5 else Transpose.N for _ in range(2))
     lda, ldb, ldd = (m if transa is Transpose.N else k), (k if transb is Transpose.N else n), m
     aligned = [256, 256, 256]
     if rng.random() < scope.misaligned_share:
-        step = int(rng.choice([1, 2, 4, 8]))
-        lda, ldb, ldd = (x + step * int(rng.integers(0, 9)) for x in (lda, ldb, ldd))
-        aligned = [int(x) for x in rng.choice([2, 4, 8, 16, 32, 256], size=3)]
-    d_dtype = DType.FLOAT32 if wide else dtype
+        step = rng.choice((1, 2, 4, 8))
+        lda, ldb, ldd = (x + step * rng.randrange(9) for x in (lda, ldb, ldd))
+        aligned = [rng.choice((2, 4, 8, 16, 32, 256)) for _ in range(3)]
+    d_alignment = max(aligned[2], d_dtype.itemsize)
     return GemmProblem(
         m=m, n=n, k=k, a_dtype=dtype, b_dtype=dtype, d_dtype=d_dtype, transa=transa, transb=transb,
         lda=lda, ldb=ldb, ldd=ldd, a_alignment_bytes=aligned[0], b_alignment_bytes=aligned[1],
-        c_alignment_bytes=max(aligned[2], d_dtype.itemsize), d_alignment_bytes=max(aligned[2], d_dtype.itemsize),
+        c_alignment_bytes=d_alignment, d_alignment_bytes=d_alignment,
         workspace_limit_bytes=scope.workspace_limit_bytes,
     )  # fmt: skip
 
 
-def draw_sizes(rng: np.random.Generator, regime: Regime) -> tuple[int, int, int]:
+def draw_sizes(rng: Random, regime: Regime) -> tuple[int, int, int]:
     """(m, n, k) of ``regime``, redrawn until flops and operand sizes fit."""
     while True:
         m, n, k = (_log_uniform(rng, low, high) for low, high in _RANGES[regime])
@@ -91,6 +91,6 @@ def draw_sizes(rng: np.random.Generator, regime: Regime) -> tuple[int, int, int]
             return m, n, k
 
 
-def _log_uniform(rng: np.random.Generator, low: int, high: int) -> int:
+def _log_uniform(rng: Random, low: int, high: int) -> int:
     """Every integer of ``low`` .. ``high`` possible, density proportional to 1 / x."""
-    return min(high, int(np.exp(rng.uniform(np.log(low), np.log(high + 1)))))
+    return min(high, int(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))

@@ -14,7 +14,7 @@ from typing import Any
 from gemmdesc.dtypes import DType
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.sampling import Scope, draw_problem
-from gemmdesc.problem import ANSWER_ATTRIBUTES, AlgoConfig, GemmProblem, Refused, attributes
+from gemmdesc.problem import ANSWER_ATTRIBUTES, AlgoConfig, GemmProblem, Refused
 
 #: Problems of one block; the unit of work, of saving and of resuming.
 BLOCK_QUERIES = 2000
@@ -53,9 +53,8 @@ class AnswerKey:
 
 
 def answer_key(problem: GemmProblem, answer: AlgoConfig) -> AnswerKey:
-    return AnswerKey(
-        types=(problem.a_dtype, problem.b_dtype, problem.d_dtype), values=tuple(attributes(answer).values())
-    )
+    values = tuple(getattr(answer, name) for name in ANSWER_ATTRIBUTES)
+    return AnswerKey(types=(problem.a_dtype, problem.b_dtype, problem.d_dtype), values=values)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from enum import Enum
+from random import Random
 from importlib import resources
 from typing import Any
 
@@ -128,7 +129,7 @@ def draw_case(regime: Regime, seed: int, index: int) -> Case:
         layer = named_layer(index)
         m, n, k = layer.tokens, layer.n, layer.k
     else:
-        m, n, k = sampling.draw_sizes(rng, _SAMPLED[regime])
+        m, n, k = sampling.draw_sizes(Random(int(rng.integers(2**63))), _SAMPLED[regime])
     dtype = (DType.FLOAT16, DType.BFLOAT16)[int(rng.integers(2))]
     out_dtype = DType.FLOAT32 if rng.integers(_WIDE_OUTPUT) == 0 else dtype
     if 4 * m * n > sampling.LARGEST_OPERAND_BYTES:
