@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     import torch
 
 
+#: Memory that torch's allocator may keep between runs.
+_KEPT_BYTES = 1 << 30
+
+
 class CublasLt:
     """A cuBLASLt library on a CUDA device.
 
@@ -209,6 +213,15 @@ class CublasLt:
             return failed if failed is not None else self._fetch(problem, d, window)
         except _cuda_errors() as error:
             return Failed(status=(str(error).splitlines() or [type(error).__name__])[0])
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        """Hand memory that torch keeps for later back to the card once it is much: other processes work beside this one."""
+        import torch
+
+        if torch.cuda.is_available() and torch.cuda.memory_reserved(self._device_index) > _KEPT_BYTES:
+            torch.cuda.empty_cache()
 
     def _fetch(self, problem: GemmProblem, d: Stored, window: Window | None) -> Bits:
         import torch

@@ -17,12 +17,12 @@ from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
 from gemmdesc.probe.sampling import Scope
 from gemmdesc.probe.scan import AnswerKey, Tally, block_from_plain, block_to_plain, unseen_mass
 from gemmdesc.probe.solve import ClassOutcome
-from gemmdesc.probe.tasks import Draws, ScanTask, Verified, VerifyTask, run_scan, run_verify, smallest_first
+from gemmdesc.probe.tasks import Draws, ScanTask, Verified, VerifyTask, run_scan, run_verify, cheapest_first
 from gemmdesc.probe.workers import Workers
 from gemmdesc.rule import Rule
 
 #: Times that rows whose rule failed on some answer are solved again, those answers' problems read first.
-_REPAIRS = 3
+_REPAIRS = 6
 #: Problems on which every row is verified, if the scan met as many; half of their draws are built against mutants.
 ROW_PROBLEMS = 48
 
@@ -114,7 +114,7 @@ class Campaign:
         """Rows for classes that none takes yet."""
         classes = dict.fromkeys(key.only(CLASS_ATTRIBUTES) for key, _ in self._tally.counts.most_common())
         missing = [c for c in classes if self._index.find(c) is None]
-        self._set_rows([*self._rows, *self._partition.make_rows(self._tally, missing)])
+        self._set_rows(self._partition.merge([*self._rows, *self._partition.make_rows(self._tally, missing)]))
 
     def _set_rows(self, rows: list[Row]) -> None:
         self._rows = rows
@@ -125,8 +125,9 @@ class Campaign:
             failed = self._verify()
             if not failed:
                 return
-            repaired = {row.key: self._partition.repair(row, classes) for row, classes in failed}
-            self._set_rows([repaired.get(row.key) or row for row in self._rows])
+            bad = {row.key for row, _ in failed}
+            good = [r for r in self._rows if r.key not in bad]
+            self._set_rows(self._partition.merge([*good, *self._partition.repair(failed)]))
         self._demote(self._verify())
 
     def _demote(self, failed: list[tuple[Row, dict[AnswerKey, int]]]) -> None:
@@ -163,7 +164,7 @@ class Campaign:
         for row_key, keys in members.items():
             depth = max(1, -(-ROW_PROBLEMS // len(keys)))
             for place, key in enumerate(keys):
-                numbers = smallest_first(self._source, self._tally.numbers[key])[:depth]
+                numbers = cheapest_first(self._source, self._tally.numbers[key])[:depth]
                 due = [n for n in numbers if not self._is_verified(key, n, rules[row_key])]
                 tasks.extend(self._verify_task(key, n, rules[row_key], place < ROW_PROBLEMS) for n in due)
         return tasks

@@ -22,7 +22,7 @@ from gemmdesc.descriptor import (
     Start,
 )
 from gemmdesc.dtypes import DType
-from gemmdesc.expressions import Const, Expr
+from gemmdesc.expressions import Const, Expr, Var, evaluate
 from gemmdesc.normal_form import normal_form
 from gemmdesc.probe.learn import Allowed, Example, learn_integer
 from gemmdesc.probe.nest import Level, NestError, compress_parts
@@ -61,12 +61,13 @@ def infer_rules(
     readings: Sequence[Reading],
     domain: Sequence[Mapping[str, int]],
     hints: Sequence[Expr] = (),
+    preferred: Sequence[Expr] = (),
     zero_exponent: int | None = None,
 ) -> tuple[Rule, ...] | Unexplained:
     """The rules that explain every reading, simplest first, one for each behaviour on the readings and the domain.
 
     ``domain``: environments (see :func:`gemmdesc.problem.environment`) on which the rule will be asked.  ``hints``:
-    expressions that explained other answers, tried before any others.
+    expressions that explained other answers, tried before any others; ``preferred``: for spans, before those.
     ``zero_exponent``: as measured on another operand type of the same card, where these readings cannot show it.
     """
     if not readings:
@@ -93,7 +94,7 @@ def infer_rules(
     depth = max(len(n) for n in nests)
     types = _types(readings) if depth else [Types(partial=DType.FLOAT32, merge=DType.FLOAT32, start=Start.FIRST)]
     environments = [environment(r.problem, r.answer, None) for r in readings]
-    integers = _learn(readings, nests, environments, domain, hints)
+    integers = _learn(readings, nests, environments, domain, (preferred, hints))
     if integers is None or not types:
         return Unexplained(reason="no expression of the space gives the integers read" if types else "types contradict")
     shorts = _shorts(nests, depth)
@@ -133,25 +134,32 @@ def _learn(
     nests: Sequence[tuple[Level, ...]],
     environments: Sequence[Mapping[str, int]],
     domain: Sequence[Mapping[str, int]],
-    hints: Sequence[Expr],
+    offered: tuple[Sequence[Expr], Sequence[Expr]],
 ) -> list[tuple[Expr, ...]] | None:
     """Expressions for ``summed_k`` and each span; None where one of them has none."""
     depth = max(len(n) for n in nests)
+    preferred, hints = offered
     spans: list[tuple[Expr, ...]] = []
     for level in range(depth):
         allowed = [_span_allowed(r, n, level, depth) for r, n in zip(readings, nests, strict=True)]
-        found = learn_integer(_examples(environments, allowed), domain, hints=hints)
+        examples = _examples(environments, allowed)
+        found = tuple(e for e in preferred if all(_within(e, x) for x in examples))[:1]
+        found = found or learn_integer(examples, domain, hints=hints)
         if not found:
             return None
         spans.append(found)
+    if all(r.summed_k == r.problem.k for r in readings):
+        return [(Var("k"), *chosen) for chosen in product(*(s[:6] for s in spans))]
     summed = [Allowed.exactly(r.summed_k) for r in readings]
-    whole = all(r.summed_k == r.problem.k for r in readings)
     out: list[tuple[Expr, ...]] = []
     for chosen in product(*(s[:6] for s in spans)):
-        extra = () if whole else chosen[:1]
-        for total in learn_integer(_examples(environments, summed), domain, given=extra, hints=hints)[:4]:
+        for total in learn_integer(_examples(environments, summed), domain, given=chosen[:1], hints=hints)[:4]:
             out.append((total, *chosen))
     return out or None
+
+
+def _within(expression: Expr, example: Example) -> bool:
+    return example.allowed.low <= evaluate(expression, example.environment) <= example.allowed.high
 
 
 def _examples(environments: Sequence[Mapping[str, int]], allowed: Sequence[Allowed]) -> list[Example]:

@@ -140,7 +140,7 @@ class _Search:
         yield from self._consistent(self._two)
 
     def hinted(self, hints: Sequence[Expr]) -> Iterator[Expr]:
-        usable = [h for h in hints if variables(h) <= set(self._all)]
+        usable = [h for h in hints if variables(h) and variables(h) <= set(self._all)]
         if usable:
             yield from self._consistent(self._bank(usable))
 

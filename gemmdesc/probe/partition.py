@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from gemmdesc.dtypes import DType
 from gemmdesc.probe import records
 from gemmdesc.probe.compare import Verdict
-from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Node, Row, Solved, divide, families, make_row
+from gemmdesc.probe.pool import SpanPool
+from gemmdesc.probe.projection import (
+    CLASS_ATTRIBUTES,
+    Node,
+    Row,
+    Solved,
+    divide,
+    families,
+    join,
+    joinable,
+    make_row,
+)
 from gemmdesc.probe.scan import AnswerKey, Tally, Types
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.tasks import Draws, SolveTask, TrialTask, run_solve, run_trial
@@ -16,10 +28,12 @@ from gemmdesc.rule import Rule
 
 #: Called with a phase's name, how much of it is done, and of how much.
 Report = Callable[[str, int, int | None], None]
-#: Classes of a node that are solved, one after the other, before it is given up; joint attempts on one node.
-_LEADS, _JOINT = 3, 3
+#: Classes of a node that are solved, one after the other, before it is given up.
+_LEADS = 3
 #: Problems of each class that a joint attempt may use, and failing ones that it reads first.
 _PER_CLASS, _READ_FIRST = 10, 3
+#: Rules met most often that a trial is to tell from the one tried.
+_RIVALS = 24
 
 
 class Partition:
@@ -30,6 +44,9 @@ class Partition:
     ) -> None:
         self._workers, self._draws, self._report, self._remember = workers, draws, report, remember
         self._trials: dict[tuple[str, AnswerKey], bool] = {}
+        self._pool = SpanPool()
+        self._witnesses: dict[AnswerKey, list[int]] = {}
+        self._joined: set[frozenset[AnswerKey]] = set()
         self._numbers: dict[AnswerKey, list[int]] = {}
         self._counts: Counter[AnswerKey] = Counter()
         self.outcomes: dict[AnswerKey, ClassOutcome] = {}
@@ -38,16 +55,39 @@ class Partition:
 
     def recall(self, key: AnswerKey, outcome: ClassOutcome) -> None:
         """Take in an outcome, new or from a journal."""
+        self._pool.add(outcome.readings)
         self.outcomes[key] = outcome
-        if outcome.rule is not None:
-            self.rules[outcome.rule.text] += 1
-            self._by_text[outcome.rule.text] = outcome.rule
+        self._meet(outcome.rule)
+
+    def _meet(self, rule: Rule | None) -> None:
+        if rule is not None:
+            self.rules[rule.text] += 1
+            self._by_text[rule.text] = rule
 
     def make_rows(self, tally: Tally, classes: Sequence[AnswerKey]) -> list[Row]:
         """Rows for ``classes``, which no row takes yet."""
         self._index(tally)
-        rows: list[Row] = []
         nodes = families(classes)
+        if self.zero_exponent() is None:
+            # Only these types show it, and the rules of others need it.
+            showing = [n for n in nodes if n.classes[0].types[2] is DType.FLOAT32]
+            self._solve([max(n.classes, key=lambda c: self._counts[c]) for n in showing])
+        return self._work(nodes)
+
+    def repair(self, failed: Sequence[tuple[Row, Mapping[AnswerKey, int]]]) -> list[Row]:
+        """Rows in place of those whose rule failed; ``failed`` gives, for each, a problem of every class it failed on."""
+        nodes = []
+        for row, classes in failed:
+            for key, number in classes.items():
+                self._trials[_name(row.solved), key] = False
+                witnesses = self._witnesses.setdefault(key, [])
+                if number not in witnesses:
+                    witnesses.insert(0, number)
+            nodes.append(Node(classes=row.classes, named=row.named))
+        return self._work(nodes)
+
+    def _work(self, nodes: list[Node]) -> list[Row]:
+        rows: list[Row] = []
         while nodes:
             solved = self._solve_leads(nodes)
             self._try_all([(n, s) for n, s in zip(nodes, solved, strict=True) if s is not None])
@@ -59,11 +99,29 @@ class Partition:
             nodes = following
         return rows
 
-    def repair(self, row: Row, failing: Mapping[AnswerKey, int]) -> Row | None:
-        """A row for the same classes whose rule also gives the bytes of the ``failing`` ones' problems, if one exists."""
-        node = Node(classes=row.classes, named=row.key.named)
-        rule = self._joint(node, list(failing), [n for n in failing.values()])
-        return None if rule is None else Row(key=row.key, classes=row.classes, solved=Solved(rule=rule))
+    def merge(self, rows: Sequence[Row]) -> list[Row]:
+        """Undo divisions that one of the divided rows' rules makes needless: it gives the bytes of all their classes."""
+        kept = list(rows)
+        for name in CLASS_ATTRIBUTES:
+            groups = joinable(kept, name)
+            rules = [self._candidates(g) for g in groups]
+            self._try_all([(_whole(g), s) for g, candidates in zip(groups, rules, strict=True) for s in candidates])
+            for group, candidates in zip(groups, rules, strict=True):
+                node = _whole(group)
+                shared = next((s for s in candidates if len(self._given(node, s)) == len(node.classes)), None)
+                if shared is not None:
+                    gone = {r.key for r in group}
+                    kept = [*(r for r in kept if r.key not in gone), join(group, name, shared)]
+        return kept
+
+    def _candidates(self, group: Sequence[Row]) -> list[Solved]:
+        """The rules of the group's rows, those of the most classes first."""
+        texts = Counter({r.solved.rule.text: 0 for r in group if r.solved.rule is not None})
+        for row in group:
+            if row.solved.rule is not None:
+                texts[row.solved.rule.text] += len(row.classes)
+        by_text = {r.solved.rule.text: r.solved for r in group if r.solved.rule is not None}
+        return [by_text[t] for t, _ in texts.most_common(_LEADS)]
 
     def _index(self, tally: Tally) -> None:
         self._numbers.clear()
@@ -86,7 +144,7 @@ class Partition:
     def task(self, key: AnswerKey, numbers: Sequence[int], first: int, known: Sequence[Rule]) -> SolveTask:
         return SolveTask(
             key=key, source=self._draws, numbers=tuple(numbers), known=tuple(known), hints=self.known(key.types),
-            first=first, zero_exponent=self.zero_exponent(),
+            preferred=self._pool.expressions(_family(key)), first=first, zero_exponent=self.zero_exponent(),
         )  # fmt: skip
 
     def _solve_leads(self, nodes: Sequence[Node]) -> list[Solved | None]:
@@ -96,20 +154,37 @@ class Partition:
             due = [
                 lead[turn]
                 for lead in leads
-                if len(lead) > turn and not any(_tells(self.outcomes.get(c)) for c in lead[:turn])
+                if len(lead) > turn and not any(self._stands(c) for c in lead[:turn])
             ]
-            self._solve([c for c in due if c not in self.outcomes])
+            self._solve([c for c in due if c not in self.outcomes or not self._stands(c)])
         return [self._first_telling(lead) for lead in leads]
 
+    def _stands(self, key: AnswerKey) -> bool:
+        """Whether the class's own outcome says something, and has not failed on the class since."""
+        outcome = self.outcomes.get(key)
+        if outcome is None or not (outcome.rule is not None or outcome.scalar):
+            return False
+        return self._trials.get((_name(Solved(rule=outcome.rule)), key), True)
+
     def _first_telling(self, lead: Sequence[AnswerKey]) -> Solved | None:
-        for outcome in (self.outcomes[c] for c in lead if c in self.outcomes):
-            if _tells(outcome):
-                return Solved(rule=outcome.rule, reason=outcome.reason)
-        return None
+        key = next((c for c in lead if self._stands(c)), None)
+        if key is None:
+            return None
+        outcome = self.outcomes[key]
+        if outcome.rule is None:
+            return Solved(rule=None, reason=outcome.reason)
+        wide = self._pool.widen(outcome.rule, _family(key), outcome.readings)
+        if not self._trials.get((wide.text, key), True):
+            wide = outcome.rule
+        self._meet(wide)
+        return Solved(rule=wide, reason=outcome.reason)
 
     def _solve(self, classes: Sequence[AnswerKey]) -> None:
         known = {types: self.known(types) for types in {c.types for c in classes}}
-        tasks = [self.task(c, self._numbers[c], 0, known[c.types]) for c in classes]
+        tasks = []
+        for c in classes:
+            seen = self._witnesses.get(c, [])[:_READ_FIRST]
+            tasks.append(self.task(c, [*seen, *self._numbers[c]], len(seen), known[c.types]))
         for done, (task, outcome) in enumerate(self._workers.run(run_solve, tasks), 1):
             self.recall(task.key, outcome)
             self._remember(task.key, outcome)
@@ -117,8 +192,12 @@ class Partition:
 
     def _try_all(self, work: Sequence[tuple[Node, Solved]]) -> None:
         """Try each node's rule on all its classes."""
+        rivals = {t: self.known(t)[:_RIVALS] for t in {n.classes[0].types for n, _ in work}}
         tasks = [
-            TrialTask(key=c, source=self._draws, numbers=tuple(self._numbers[c][:8]), rule=s.rule)
+            TrialTask(
+                key=c, source=self._draws, numbers=tuple(self._numbers[c][:24]), rule=s.rule, rivals=rivals[c.types],
+                witnesses=tuple(self._witnesses.get(c, ())[:4]),
+            )  # fmt: skip
             for node, s in work
             for c in node.classes
             if (_name(s), c) not in self._trials
@@ -132,22 +211,20 @@ class Partition:
         """Rows where the node is settled, and nodes to go on with where it was divided."""
         if found is None:
             return [make_row(node, Solved(rule=None, reason=self._why(node)))], []
-        given = {c for c in node.classes if self._trials[_name(found), c]}
-        for _ in range(_JOINT):
-            if len(given) == len(node.classes):
-                return [make_row(node, found)], []
-            parts = divide(node, given) if given else []
-            if parts:
-                return self._split(parts, given, found)
-            rule = self._joint(node, [c for c in node.classes if c not in given], [])
-            if rule is None:
-                break
-            found = Solved(rule=rule)
-            self._try_all([(node, found)])
-            given = {c for c in node.classes if self._trials[_name(found), c]}
+        given = self._given(node, found)
+        parts = divide(node, given) if given else []
+        if len(given) < len(node.classes) and not parts:
+            joint = self._joint(node, [c for c in node.classes if c not in given])
+            if joint is not None and len(self._given(node, joint)) > len(given):
+                found, given = joint, self._given(node, joint)
+            parts = divide(node, given, tolerated=1.0)
         if len(given) == len(node.classes):
             return [make_row(node, found)], []
-        return self._apart(node, given, found)
+        return self._split(parts, given, found) if parts else self._apart(node, given, found)
+
+    def _given(self, node: Node, found: Solved) -> set[AnswerKey]:
+        """The node's classes whose bytes ``found`` gave."""
+        return {c for c in node.classes if self._trials[_name(found), c]}
 
     def _split(self, parts: Sequence[Node], given: set[AnswerKey], found: Solved) -> tuple[list[Row], list[Node]]:
         rows, nodes = [], []
@@ -171,17 +248,23 @@ class Partition:
             rows.append(make_row(rest, found))
         return rows, []
 
-    def _joint(self, node: Node, failing: Sequence[AnswerKey], numbers: Sequence[int]) -> Rule | None:
-        """Solve the node's classes as one, problems of the failing ones read first."""
-        first = [*numbers, *(self._numbers[c][0] for c in failing)][:_READ_FIRST]
+    def _joint(self, node: Node, failing: Sequence[AnswerKey]) -> Solved | None:
+        """Solve the node's classes as one, problems of the failing ones read first, and try what comes out."""
+        attempt = frozenset(node.classes)
+        if attempt in self._joined:
+            return None
+        self._joined.add(attempt)
+        first = [(self._witnesses.get(c) or self._numbers[c])[0] for c in failing[:_READ_FIRST]]
         rest = [n for c in (*failing, *node.classes) for n in self._numbers[c][:_PER_CLASS]]
         task = self.task(node.classes[0], [*first, *rest], len(first), ())
         for _, outcome in self._workers.run(run_solve, [task]):
             if outcome.rule is not None:
-                self.recall(node.classes[0], outcome)
-                self._remember(node.classes[0], outcome)
-                rule: Rule = outcome.rule
-                return rule
+                self._pool.add(outcome.readings)
+                rule = self._pool.widen(outcome.rule, _family(node.classes[0]), outcome.readings)
+                self._meet(rule)
+                joint = Solved(rule=rule)
+                self._try_all([(node, joint)])
+                return joint
         return None
 
     def _why(self, node: Node) -> str:
@@ -190,8 +273,12 @@ class Partition:
 
 
 
-def _tells(outcome: ClassOutcome | None) -> bool:
-    return outcome is not None and (outcome.rule is not None or outcome.scalar)
+def _whole(group: Sequence[Row]) -> Node:
+    return Node(classes=tuple(c for r in group for c in r.classes), named=group[0].named)
+
+
+def _family(key: AnswerKey) -> int:
+    return key.attribute("algo_id") or 0
 
 
 def _name(solved: Solved) -> str:

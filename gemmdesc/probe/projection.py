@@ -20,7 +20,7 @@ CLASS_ATTRIBUTES = tuple(n for n in ANSWER_ATTRIBUTES if n != "splitk_num")
 #: What every key names.
 FAMILY_ATTRIBUTES = ("algo_id",)
 #: Share of misplaced classes up to which an attribute is taken to tell the two kinds apart.
-_TOLERATED = 0.25
+TOLERATED = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +41,11 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Classes that share a key: ``key`` has None for every attribute left out."""
+    """Classes that share a key: ``key`` has None for every attribute left out; ``named`` are those that divided it off."""
 
     key: AnswerKey
     classes: tuple[AnswerKey, ...]
+    named: tuple[str, ...]
     solved: Solved
 
 
@@ -56,19 +57,23 @@ def families(classes: Iterable[AnswerKey]) -> list[Node]:
     return [Node(classes=tuple(members), named=FAMILY_ATTRIBUTES) for members in found.values()]
 
 
-def divide(node: Node, given: Collection[AnswerKey]) -> list[Node]:
-    """Divide ``node`` by the attribute that best tells the classes in ``given`` from the others; empty if none does."""
-    best: tuple[float, int, str] | None = None
-    rest = len(node.classes) - len(given)
+def divide(node: Node, given: Collection[AnswerKey], *, tolerated: float = TOLERATED) -> list[Node]:
+    """Divide ``node`` by the attribute that best tells the classes in ``given`` from the others.
+
+    Empty where every attribute misplaces more than ``tolerated`` of the rarer kind, or none takes two values.
+    """
+    best: tuple[int, int, str] | None = None
+    rarer = max(1, min(len(given), len(node.classes) - len(given)))
     for name in CLASS_ATTRIBUTES:
         values = _by_value(node.classes, name)
         if len(values) < 2:
             continue
         misplaced = sum(min(_count(v, given), len(v) - _count(v, given)) for v in values.values())
-        candidate = (misplaced / max(1, min(len(given), rest)), len(values), name)
+        # Every value is a part of its own: many of them misplace few by chance.
+        candidate = (misplaced + len(values), misplaced, name)
         if best is None or candidate < best:
             best = candidate
-    if best is None or best[0] > _TOLERATED:
+    if best is None or best[1] > tolerated * rarer:
         return []
     name = best[2]
     return [Node(classes=tuple(c), named=(*node.named, name)) for c in _by_value(node.classes, name).values()]
@@ -88,7 +93,24 @@ def _count(classes: Sequence[AnswerKey], given: Collection[AnswerKey]) -> int:
 def make_row(node: Node, solved: Solved) -> Row:
     """The node's row: attributes that divided it, and those of which it met a single value."""
     constant = [n for n in CLASS_ATTRIBUTES if len(_by_value(node.classes, n)) == 1]
-    return Row(key=node.classes[0].only({*node.named, *constant}), classes=node.classes, solved=solved)
+    key = node.classes[0].only({*node.named, *constant})
+    return Row(key=key, classes=node.classes, named=node.named, solved=solved)
+
+
+def joinable(rows: Sequence[Row], name: str) -> list[tuple[Row, ...]]:
+    """Rows with rules that would share a key if ``name`` had not divided them, and are more than one."""
+    groups: dict[tuple[tuple[str, ...], AnswerKey], list[Row]] = {}
+    for row in rows:
+        if row.solved.rule is not None and name in row.named:
+            rest = tuple(sorted(set(row.named) - {name}))
+            groups.setdefault((rest, row.key.only(rest)), []).append(row)
+    return [tuple(g) for g in groups.values() if len(g) > 1]
+
+
+def join(rows: Sequence[Row], name: str, solved: Solved) -> Row:
+    """One row in place of several, ``name`` no longer dividing them."""
+    named = tuple(n for n in rows[0].named if n != name)
+    return make_row(Node(classes=tuple(c for r in rows for c in r.classes), named=named), solved)
 
 
 class RowIndex:

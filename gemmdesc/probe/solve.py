@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gemmdesc.expressions import Expr
+from gemmdesc.library.interface import Library
 from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
 from gemmdesc.probe.experiments import ReferenceFailed
 from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
@@ -14,7 +16,6 @@ from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.scan import Example
-from gemmdesc.library.interface import Library
 from gemmdesc.problem import environment
 from gemmdesc.rule import Rule
 
@@ -40,6 +41,7 @@ class ClassTask:
     seed: int
     zero_exponent: int | None = None
     first: tuple[int, ...] = ()
+    preferred: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +118,9 @@ class _Solver:
                     return self._outcome(None, str(error))
                 following = self._next_unread()
                 continue
-            rules = infer_rules(self._readings, self._domain, self._hints, self._task.zero_exponent)
+            rules = infer_rules(
+                self._readings, self._domain, self._hints, self._task.preferred, self._task.zero_exponent
+            )
             if isinstance(rules, Unexplained):
                 more = self._next_unread()
                 if rules.scalar or more is None or len(self._readings) >= 4:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from gemmdesc.errors import CampaignError
+from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
 from gemmdesc.library.stability import run_to_run
 from gemmdesc.probe.compare import (
@@ -20,12 +19,13 @@ from gemmdesc.probe.compare import (
     rival_draws,
 )
 from gemmdesc.probe.experiments import ReferenceFailed, magnitudes
+from gemmdesc.probe.infer import behaviour
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.sampling import Scope, draw_problem
 from gemmdesc.probe.scan import AnswerKey, Block, Example, resolve, scan_block
 from gemmdesc.probe.solve import ClassOutcome, ClassTask, solve_class
 from gemmdesc.probe.walks import read_fused, read_summed
-from gemmdesc.problem import Failed, GemmProblem, Transpose
+from gemmdesc.problem import Failed, GemmProblem, Transpose, environment
 from gemmdesc.rule import Rule
 
 #: Examples of one class given to the solver, and numbers looked through to choose them.
@@ -34,10 +34,16 @@ _MOST_EXAMPLES, _MOST_LOOKED_AT = 48, 600
 _FEW_EXAMPLES = 4
 #: Elements of both operands up to which a problem is preferred, and k up to which examples are made.
 _MODERATE_ELEMENTS, _LARGEST_MADE_K = 2**25, 2**15
+#: A k below this hides how long the turns of most main loops are.
+_TELLING_K = 192
 #: Verification draws come from other seeds than solving.
 _VERIFY_SEED_OFFSET = 1_000_003
 #: One in this many verified problems has its launch captured.
 _LAUNCH_EVERY = 4
+#: One in this many problems compared with rivals is run again, alone and beside a busy stream.
+_STABILITY_EVERY = 8
+#: Problems of a class among which a trial chooses.
+_TRIAL_LOOKED_AT = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +72,17 @@ def run_scan(library: Library, task: ScanTask) -> Block:
 
 @dataclass(frozen=True, kw_only=True)
 class SolveTask:
-    """``numbers``: problems of the classes solved as one; the first ``first`` of them are read before any other."""
+    """``numbers``: problems of the classes solved as one; the first ``first`` of them are read before any other.
+
+    ``hints``: rules whose expressions are tried before others; ``preferred``: expressions that explain the whole family.
+    """
 
     key: AnswerKey
     source: Draws
     numbers: tuple[int, ...]
     known: tuple[Rule, ...]
     hints: tuple[Rule, ...]
+    preferred: tuple[Expr, ...]
     first: int
     zero_exponent: int | None
 
@@ -88,6 +98,7 @@ def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
         library,
         ClassTask(
             label=str(task.key), examples=tuple(examples), known=task.known, hints=task.hints, seed=task.source.seed,
+            preferred=task.preferred,
             zero_exponent=task.zero_exponent, first=tuple(range(min(task.first, len(examples)))),
         ),
     )  # fmt: skip
@@ -101,16 +112,16 @@ def _varied(source: Draws, numbers: Sequence[int], most: int) -> list[int]:
     """
     problems = {n: source.problem(n) for n in numbers}
     moderate = [n for n, p in problems.items() if (p.m + p.n) * p.k <= _MODERATE_ELEMENTS]
-    buckets: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    buckets: dict[tuple[int, int], list[tuple[bool, int, int]]] = {}
     for number in moderate if len(moderate) >= _FEW_EXAMPLES else numbers:
         p = problems[number]
         twos = min(7, (p.k & -p.k).bit_length() - 1)
         contiguous = int(p.transa is Transpose.T) + int(p.transb is Transpose.N)
-        buckets.setdefault((twos, contiguous), []).append(((p.m + p.n) * p.k, number))
+        buckets.setdefault((twos, contiguous), []).append((*_cost(p), number))
     queues = [sorted(b)[::-1] for b in buckets.values()]
     chosen: list[int] = []
     while queues and len(chosen) < most:
-        chosen.extend(q.pop()[1] for q in queues)
+        chosen.extend(q.pop()[-1] for q in queues)
         queues = [q for q in queues if q]
     return chosen[:most]
 
@@ -135,29 +146,47 @@ def elsewhere(library: Library, examples: Sequence[Example]) -> list[Example]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialTask:
-    """Does ``rule`` give the bytes of the class ``key``?  ``rule`` None: does no fused step show there?"""
+    """Does ``rule`` give the bytes of the class ``key``?  ``rule`` None: does no fused step show there?
+
+    ``rivals``: other rules met so far; the trial takes place where most of them would give other bytes.  ``witnesses``:
+    problems on which some rule failed before, always tried.
+    """
 
     key: AnswerKey
     source: Draws
     numbers: tuple[int, ...]
     rule: Rule | None
+    rivals: tuple[Rule, ...] = ()
+    witnesses: tuple[int, ...] = ()
 
 
 def run_trial(library: Library, task: TrialTask) -> Verdict:
-    """Two plain draws on the two smallest of the problems."""
+    """Two plain draws on each of two problems."""
+    chosen = _varied(task.source, task.numbers, _TRIAL_LOOKED_AT)
+    examples = [e for e in (task.source.example(library, n) for n in chosen) if e is not None]
+    before = [e for e in (task.source.example(library, n) for n in task.witnesses) if e is not None]
     verdict = Verdict.REFERENCE_FAILED
-    for number in _varied(task.source, task.numbers, 2):
-        example = task.source.example(library, number)
-        if example is None:
-            continue
+    for number, example in enumerate([*before, *_telling(examples, task.rule, task.rivals)]):
         if task.rule is None:
             one = _trial_scalar(library, example)
         else:
-            (one,) = compare_rules(library, example, [task.rule], plain_draws(task.source.seed, 2, first=number % 89))
+            (one,) = compare_rules(library, example, [task.rule], plain_draws(task.source.seed, 2, first=2 * number))
         if one in (Verdict.DIFFERENT, Verdict.DECLINED):
             return one
         verdict = one if one is Verdict.EQUAL else verdict
     return verdict
+
+
+def _telling(examples: Sequence[Example], rule: Rule | None, rivals: Sequence[Rule]) -> list[Example]:
+    """Two of the examples: those on which the most rivals, not told from ``rule`` before, behave otherwise."""
+    if rule is None or len(examples) <= 2:
+        return list(examples[:2])
+    where = [environment(e.problem, e.answer, None) for e in examples]
+    own = [behaviour(rule, [w]) for w in where]
+    told = [{r.text for r in rivals if behaviour(r, [w]) != o} for w, o in zip(where, own, strict=True)]
+    best = max(range(len(examples)), key=lambda i: len(told[i]))
+    second = max((i for i in range(len(examples)) if i != best), key=lambda i: len(told[i] - told[best]))
+    return [examples[best], examples[second]]
 
 
 def _trial_scalar(library: Library, example: Example) -> Verdict:
@@ -209,7 +238,8 @@ def run_verify(library: Library, task: VerifyTask) -> Verified:
     plain = plain_draws(seed, task.draws - task.rivals, first=number % 97)
     draws = (*plain, *rival_draws(seed, task.rivals, first=number % 101))
     (verdict,) = compare_rules(library, example, [task.rule], draws)
-    if task.rivals and verdict is Verdict.EQUAL and not _stable(library, example, draws[0]):
+    again = task.rivals and number % _STABILITY_EVERY == 0
+    if again and verdict is Verdict.EQUAL and not _stable(library, example, draws[0]):
         verdict = Verdict.NONDETERMINISTIC
     launch = library.launch(example.problem, example.answer) if number % _LAUNCH_EVERY == 0 else None
     return Verified(
@@ -226,11 +256,11 @@ def _stable(library: Library, example: Example, draw: Draw) -> bool:
     return isinstance(found, Failed) or found.stable
 
 
-def smallest_first(source: Draws, numbers: Sequence[int]) -> list[int]:
-    """Problem numbers by the size of their operands and output."""
+def _cost(p: GemmProblem) -> tuple[bool, int]:
+    """Small operands first, but after them those whose k is too short to show a main loop's turns."""
+    return p.k < _TELLING_K, p.m * p.k + p.n * p.k + p.m * p.n
 
-    def elements(number: int) -> int:
-        p = source.problem(number)
-        return p.m * p.k + p.n * p.k + p.m * p.n
 
-    return [int(n) for n in np.array(sorted(numbers, key=elements), dtype=np.int64)]
+def cheapest_first(source: Draws, numbers: Sequence[int]) -> list[int]:
+    """Problem numbers in the order in which they are worth comparing."""
+    return sorted(numbers, key=lambda n: _cost(source.problem(n)))
