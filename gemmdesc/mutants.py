@@ -12,7 +12,10 @@ from gemmdesc.normal_form import normal_form
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """``kind`` names the field changed: chunk, residue, partial_type, merge_type, instruction_k, start, slice_order, tail."""
+    """``kind`` names what was changed.
+
+    It is one of chunk, residue, partial_type, merge_type, instruction_k, start, slice_order and tail.
+    """
 
     kind: str
     desc: GEMMDesc
@@ -38,8 +41,8 @@ def _all(desc: GEMMDesc, k: int) -> Iterator[Mutant]:
     if desc.summed_k < k:
         yield Mutant(kind="tail", desc=replace(desc, summed_k=k))
     for i, cut in enumerate(desc.cuts):
-        for kind, changed in _cut_mutants(cut, desc.output_dtype):
-            yield Mutant(kind=kind, desc=replace(desc, cuts=(*desc.cuts[:i], changed, *desc.cuts[i + 1 :])))
+        for kind, other in _cut_mutants(cut, desc.output_dtype):
+            yield Mutant(kind=kind, desc=replace(desc, cuts=(*desc.cuts[:i], other, *desc.cuts[i + 1 :])))
 
 
 def _other_residues(desc: GEMMDesc) -> tuple[ResidueLast | ResidueFirst, ...]:

@@ -117,8 +117,8 @@ def _leaf(desc: GEMMDesc, schedule: Schedule, leaf: int) -> _Node:
 def zero_exponent_shows(step: FusedDot, a_dtype: DType, b_dtype: DType) -> bool:
     """Whether some operands can show what exponent an exact zero counts as.
 
-    Every term of a step is a multiple of the smallest product, and so is what alignment leaves of it; where that product's
-    exponent reaches ``zero_exponent``, no zero can raise the largest one.
+    Every term of a step is a multiple of the smallest product, and so is what alignment leaves of it; where that
+    product's exponent reaches ``zero_exponent``, no zero can raise the largest one.
     """
     a, b = a_dtype.format, b_dtype.format
     smallest = a.min_exponent - a.fraction_bits + b.min_exponent - b.fraction_bits

@@ -298,8 +298,8 @@ def attributes(answer: AlgoConfig) -> dict[str, int]:
 def environment(problem: GemmProblem, answer: AlgoConfig, launch: Launch | None) -> dict[str, int]:
     """The variables that a rule may use.
 
-    ``m``, ``n``, ``k``; ``splitk_num`` (at least 1); ``transa`` and ``transb`` (1 for T, else 0); ``k_contiguous``, how many
-    of the two operands store neighbouring k side by side; and, if known, the first kernel's grid and block.
+    ``m``, ``n``, ``k``; ``splitk_num`` (at least 1); ``transa`` and ``transb`` (1 for T, else 0); ``k_contiguous``, how
+    many of the two operands store neighbouring k side by side; and, if known, the first kernel's grid and block.
     """
     transa, transb = (int(t is Transpose.T) for t in (problem.transa, problem.transb))
     values = {"m": problem.m, "n": problem.n, "k": problem.k, "splitk_num": max(1, answer.splitk_num)}

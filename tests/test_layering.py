@@ -32,7 +32,7 @@ PLACES = {name: (i, group) for i, layer in enumerate(ORDER) for group in layer f
 
 #: The modules of ``probe`` that talk to a library.  All others plan walks or conclude from what was read: they see
 #: values only, and import one another at most.
-TALKING = ("campaign", "compare", "reader", "scan", "solve", "verify", "workers")
+TALKING = ("campaign", "compare", "partition", "publish", "reader", "records", "scan", "solve", "tasks", "workers")
 LIBRARY_LAYER = PLACES["library"][0]
 
 #: Loaded at the top of a module in ``kernels`` only, so that the command line answers at once.

@@ -506,10 +506,11 @@ def test_a_zero_exponent_that_fp16_cannot_show_is_the_cards() -> None:
     card = card_arithmetic("sm_90")
     own = card.step_for(FP16)
     assert own is not None
-    for zero in (-132, -400, -73):
+    # The smallest product of two float16 values is 2^-48.
+    for zero in (-132, -400, -73, -48):
         assert realised(with_step(FP16, zero_exponent=zero), card).accumulator.step == own.step
     for unlike in (
-        with_step(FP16, zero_exponent=-72),
+        with_step(FP16, zero_exponent=-47),
         with_step(FP16, zero_exponent=-132, fraction_bits=24),
         with_step(FP16, zero_exponent=-132, rounding=Rounding.NEAREST_EVEN),
         with_step(BF16, zero_exponent=-132),
@@ -523,6 +524,13 @@ def test_the_cards_own_zero_exponent_must_be_invisible_too() -> None:
     desc = with_step(FP16, zero_exponent=-133)
     assert realised(desc, card) == desc
     assert zero_exponent_shows(step, FP16, FP16)
+
+
+@pytest.mark.parametrize(("dtype", "smallest"), [(FP16, -48), (BF16, -266)])
+def test_a_zero_exponent_shows_above_the_smallest_product(dtype: DType, smallest: int) -> None:
+    step = FusedDot(fraction_bits=25, output_bits=23, rounding=Rounding.TOWARD_ZERO, zero_exponent=smallest)
+    assert not zero_exponent_shows(step, dtype, dtype)
+    assert zero_exponent_shows(replace(step, zero_exponent=smallest + 1), dtype, dtype)
 
 
 def test_a_plan_with_another_zero_exponent_keeps_its_descriptor() -> None:

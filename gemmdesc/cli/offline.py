@@ -60,7 +60,7 @@ def _again(outcome: ClassOutcome, hints: tuple[Expr, ...]) -> Again:
     readings, recorded = outcome.readings, outcome.rule
     domain = [environment(r.problem, r.answer, None) for r in readings]
     known = [r.arithmetic.zero_exponent for r in readings if r.arithmetic.zero_exponent is not None]
-    rules = infer_rules(readings, domain, hints, known[0] if known else None)
+    rules = infer_rules(readings, domain, hints, zero_exponent=known[0] if known else None)
     if isinstance(rules, Unexplained) or recorded is None:
         why = rules.reason if isinstance(rules, Unexplained) else ""
         return Again(label=outcome.label, readings=len(readings), survivors=0, same=False, reason=why)

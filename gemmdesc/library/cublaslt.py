@@ -217,7 +217,7 @@ class CublasLt:
             self._release()
 
     def _release(self) -> None:
-        """Hand memory that torch keeps for later back to the card once it is much: other processes work beside this one."""
+        """Hand memory that torch keeps for later back to the card once it is much: others work beside this process."""
         import torch
 
         if torch.cuda.is_available() and torch.cuda.memory_reserved(self._device_index) > _KEPT_BYTES:

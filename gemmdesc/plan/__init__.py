@@ -4,7 +4,8 @@
 plans; ``Explanation`` says in words what was decided.  How to use them is in ``docs/usage.md``.
 """
 
-from gemmdesc.plan.cards import architecture_of, card_arithmetic, realised, zero_exponent_shows
+from gemmdesc.normal_form import zero_exponent_shows
+from gemmdesc.plan.cards import architecture_of, card_arithmetic, realised
 from gemmdesc.plan.decide import decide, mm_meta, needs_launch
 from gemmdesc.plan.explanation import Explanation, explain_outcome, kernel_family
 from gemmdesc.plan.needs import needed_variants

@@ -10,6 +10,7 @@ from gemmdesc.arithmetic.models import AccumulatorModel, load_models
 from gemmdesc.descriptor import FusedDot, GEMMDesc
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
+from gemmdesc.normal_form import zero_exponent_shows
 
 
 def architecture_of(sm: str) -> str | None:
@@ -48,13 +49,3 @@ def realised(desc: GEMMDesc, card: CardArithmetic) -> GEMMDesc:
     if any(zero_exponent_shows(s, desc.a_dtype, desc.b_dtype) for s in (step, own.step)):
         return desc
     return replace(desc, accumulator=replace(desc.accumulator, step=own.step))
-
-
-def zero_exponent_shows(step: FusedDot, a_dtype: DType, b_dtype: DType) -> bool:
-    """Whether operands of these types have a term, not zero, that lies below the exponent of an exact zero.
-
-    No product has an exponent below the sum of the types' smallest, and no accumulator that such products left behind
-    one below the last bit that their step keeps.  Errs towards True.
-    """
-    smallest = sum(d.format.min_exponent - d.format.fraction_bits for d in (a_dtype, b_dtype))
-    return step.zero_exponent > smallest - step.fraction_bits

@@ -1,23 +1,24 @@
-"""A whole campaign: scan, divide the answers into rows with one rule each, verify every answer, until little is unseen."""
+"""A whole campaign: scan, divide the answers into rows of one rule each, verify every answer, until few are unseen."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from gemmdesc.probe import records
+from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.partition import Partition, Report
-from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
+from gemmdesc.probe.projection import CLASS_ATTRIBUTES, FAMILY_ATTRIBUTES, Row, RowIndex
 from gemmdesc.probe.sampling import Scope
-from gemmdesc.probe.scan import AnswerKey, Tally, block_from_plain, block_to_plain, unseen_mass
+from gemmdesc.probe.scan import Tally, block_from_plain, block_to_plain, unseen_mass
 from gemmdesc.probe.solve import ClassOutcome
-from gemmdesc.probe.tasks import Draws, ScanTask, Verified, VerifyTask, run_scan, run_verify, cheapest_first
+from gemmdesc.probe.tasks import Draws, ScanTask, Verified, VerifyTask, cheapest_first, run_scan, run_verify
 from gemmdesc.probe.workers import Workers
 from gemmdesc.rule import Rule
 
@@ -25,6 +26,8 @@ from gemmdesc.rule import Rule
 _REPAIRS = 6
 #: Problems on which every row is verified, if the scan met as many; half of their draws are built against mutants.
 ROW_PROBLEMS = 48
+#: Problems among which a comparison chooses the one where other rules of the family would show, and how many of these.
+_VERIFY_CHOICE, _VERIFY_RIVALS = 4, 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +49,8 @@ class Options:
 class Findings:
     """What a campaign knows at its end.
 
-    ``verified``: by answer and problem number.  ``unseen``: over what the key projects to, in scope; ``unseen_all``: over
-    whole answers.  ``scan_rate``: queries a second.  ``seconds``: by phase, of this session.
+    ``verified``: by answer and problem number.  ``unseen``: over what the key projects to, in scope; ``unseen_all``:
+    over whole answers.  ``scan_rate``: queries a second.  ``seconds``: by phase, of this session.
     """
 
     options: Options
@@ -72,14 +75,12 @@ class Campaign:
         self._tally = Tally()
         for data in self._journal.read("scan"):
             self._tally.add(block_from_plain(data))
-        self._partition = Partition(workers, self._source, report, self._remember)
-        for data in self._journal.read("classes"):
-            self._partition.recall(*records.outcome_from_plain(data))
+        self._partition = Partition(workers, self._source, report, self._journal)
         found = map(records.verified_from_plain, self._journal.read("verified"))
         self._verified = {(v.key, v.number): v for v in found}
         self._rows: list[Row] = []
         self._index = RowIndex(())
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._asked = 0
 
     def run(self) -> Findings:
@@ -99,12 +100,9 @@ class Campaign:
         work(*arguments)
         self._seconds[phase] += monotonic() - begin
 
-    def _remember(self, key: AnswerKey, outcome: ClassOutcome) -> None:
-        self._journal.append("classes", records.outcome_to_plain(key, outcome))
-
     def _scan(self, blocks: int) -> None:
         tasks = [ScanTask(source=self._source, block=b) for b in range(blocks) if b not in self._tally.blocks]
-        for done, (_, block) in enumerate(self._workers.run(run_scan, tasks), 1):
+        for done, (_, block) in enumerate(self._workers.run(run_scan, tasks, products=False), 1):
             self._journal.append("scan", block_to_plain(block))
             self._tally.add(block)
             self._asked += block.queries
@@ -138,45 +136,59 @@ class Campaign:
         self._set_rows([replace(r, solved=s) for r, s in zip(self._rows, solved, strict=True)])
 
     def _verify(self) -> list[tuple[Row, dict[AnswerKey, int]]]:
-        """Compare what is not yet compared under its row's present rule; returns rows with the classes that differed."""
+        """Compare what is not yet compared under its row's present rule; returns rows with classes that differed."""
         tasks = self._verify_tasks()
         failed: dict[AnswerKey, tuple[Row, dict[AnswerKey, int]]] = {}
         for count, (task, result) in enumerate(self._workers.run(run_verify, tasks), 1):
-            self._verified[task.key, task.number] = result
+            self._verified[task.key, result.number] = result
             self._journal.append("verified", records.verified_to_plain(result))
             row = self._index.find(task.key)
             if row is not None and result.verdict not in (Verdict.EQUAL, Verdict.REFERENCE_FAILED):
                 classes = failed.setdefault(row.key, (row, {}))[1]
-                classes[task.key.only(CLASS_ATTRIBUTES)] = task.number
+                classes[task.key.only(CLASS_ATTRIBUTES)] = result.number
             self._report("verify", count, len(tasks))
         return list(failed.values())
 
     def _verify_tasks(self) -> list[VerifyTask]:
-        """One problem of every answer; further ones, answer by answer, for rows that have too few."""
+        """A problem of every answer; further ones, answer by answer, for rows that have too few."""
         members: dict[AnswerKey, list[AnswerKey]] = {}
         rules: dict[AnswerKey, Rule] = {}
+        family: dict[AnswerKey, dict[str, Rule]] = {}
         for key in self._tally.counts:
             row = self._index.find(key)
             if row is not None and row.solved.rule is not None:
                 members.setdefault(row.key, []).append(key)
                 rules[row.key] = row.solved.rule
+                family.setdefault(key.only(FAMILY_ATTRIBUTES), {})[row.solved.rule.text] = row.solved.rule
         tasks = []
         for row_key, keys in members.items():
+            rule = rules[row_key]
+            rivals = [r for r in family[row_key.only(FAMILY_ATTRIBUTES)].values() if r.text != rule.text]
             depth = max(1, -(-ROW_PROBLEMS // len(keys)))
             for place, key in enumerate(keys):
-                numbers = cheapest_first(self._source, self._tally.numbers[key])[:depth]
-                due = [n for n in numbers if not self._is_verified(key, n, rules[row_key])]
-                tasks.extend(self._verify_task(key, n, rules[row_key], place < ROW_PROBLEMS) for n in due)
+                tasks.extend(self._due(key, rule, rivals[:_VERIFY_RIVALS], depth, place < ROW_PROBLEMS))
         return tasks
+
+    def _due(
+        self, key: AnswerKey, rule: Rule, rivals: Sequence[Rule], depth: int, against_mutants: bool
+    ) -> list[VerifyTask]:
+        """Tasks for what is still to be compared of one answer, on up to ``depth`` of its problems."""
+        numbers = cheapest_first(self._source, self._tally.numbers[key])
+        left = [n for n in numbers if not self._is_verified(key, n, rule)]
+        needed = min(depth, len(numbers)) - (len(numbers) - len(left))
+        draws = self._options.verify_draws
+        mutant_draws = draws if against_mutants else 0
+        return [
+            VerifyTask(
+                key=key, source=self._source, numbers=tuple(left[i::needed][:_VERIFY_CHOICE]), rule=rule,
+                others=tuple(rivals), draws=draws + mutant_draws, rivals=mutant_draws,
+            )
+            for i in range(max(0, needed))
+        ]  # fmt: skip
 
     def _is_verified(self, key: AnswerKey, number: int, rule: Rule) -> bool:
         done = self._verified.get((key, number))
         return done is not None and done.rule == rule.text
-
-    def _verify_task(self, key: AnswerKey, number: int, rule: Rule, against_rivals: bool) -> VerifyTask:
-        draws = self._options.verify_draws
-        rivals = draws if against_rivals else 0
-        return VerifyTask(key=key, source=self._source, number=number, rule=rule, draws=draws + rivals, rivals=rivals)
 
     def _unseen(self) -> float:
         """Good-Turing over what the key projects to; an answer that no row takes counts as itself, in scope."""

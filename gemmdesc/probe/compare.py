@@ -21,7 +21,7 @@ from gemmdesc.rivals import rival_operands
 from gemmdesc.rule import Rule, evaluate_rule
 
 #: Rows and columns of D that one comparison replays, at most.
-WINDOW_ROWS, WINDOW_COLUMNS = 16, 16
+WINDOW_SIDE = 16
 #: Families of the plain draws, in turn.
 FAMILIES = (Family.WIDE, Family.RAMP, Family.CANCELLING, Family.NORMAL, Family.SPECIALS)
 
@@ -60,9 +60,12 @@ def describe(rule: Rule, example: Example) -> GEMMDesc | None:
 
 
 def compare_rules(
-    library: Library, example: Example, rules: Sequence[Rule], draws: Sequence[Draw]
+    library: Library, example: Example, rules: Sequence[Rule], draws: Sequence[Draw], *, side: int = WINDOW_SIDE
 ) -> tuple[Verdict, ...]:
-    """One verdict for each rule over all ``draws``: different as soon as one byte of one draw differs."""
+    """One verdict for each rule over all ``draws``: different as soon as one byte of one draw differs.
+
+    At most ``side`` rows and columns of D are compared.
+    """
     descs = [describe(r, example) for r in rules]
     verdicts = [Verdict.DECLINED if d is None else Verdict.EQUAL for d in descs]
     for draw in draws:
@@ -70,7 +73,7 @@ def compare_rules(
         if lead is None:
             break
         a, b = operands(example.problem, lead, draw)
-        window = choose_window(example.problem, draw)
+        window = choose_window(example.problem, draw, side)
         got = library.run(example.problem, example.answer, a, b, window)
         if isinstance(got, Failed):
             return tuple(Verdict.DECLINED if d is None else Verdict.REFERENCE_FAILED for d in descs)
@@ -109,11 +112,11 @@ def plain_operands(problem: GemmProblem, draw: Draw) -> tuple[Operand, Operand]:
     )
 
 
-def choose_window(problem: GemmProblem, draw: Draw) -> Window:
+def choose_window(problem: GemmProblem, draw: Draw, side: int = WINDOW_SIDE) -> Window:
     """Rows and columns spread over D, first and last ones included, others by the draw's seed."""
     rng = np.random.default_rng([draw.seed, draw.number])
     return Window(
-        rows=_spread(rng, problem.m, WINDOW_ROWS), columns=_spread(rng, problem.n, WINDOW_COLUMNS)
+        rows=_spread(rng, problem.m, side), columns=_spread(rng, problem.n, side)
     )
 
 

@@ -45,7 +45,10 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Magnitudes:
-    """``big`` and ``tiny`` as far apart as operand and output types allow, up to 2^39; ``countable`` units of tiny add exactly."""
+    """``big`` and ``tiny`` as far apart as operand and output types allow, up to 2^39.
+
+    ``countable`` units of tiny add exactly.
+    """
 
     big: float
     tiny: float

@@ -80,10 +80,10 @@ def learn_integer(
 ) -> tuple[Expr, ...]:
     """The surviving expressions, smallest first, at most ``most``; empty if the space holds none.
 
-    ``names`` are the variables of arithmetic, ``conditions`` those that a grain may depend on.  ``given`` are expressions
-    already learned, used like variables; ``hints``, learned elsewhere, are tried first.  The search stops after the first
-    stage that leaves survivors: hints, single atoms, one operation, two operations, a multiple of a grain, an operation on
-    two operations.
+    ``names`` are the variables of arithmetic, ``conditions`` those that a grain may depend on.  ``given`` are
+    expressions already learned, used like variables; ``hints``, learned elsewhere, are tried first.  The search stops
+    after the first stage that leaves survivors: hints, single atoms, one operation, two operations, a multiple of a
+    grain, an operation on two operations.
 
     Raises:
         InvalidInputError: there are no examples.
@@ -169,8 +169,7 @@ class _Search:
         yield from self._pairs(_take(one, np.arange(min(len(one), _WIDE))), one)
 
     def _allowed(self, values: Values) -> npt.NDArray[np.bool_]:
-        ok: npt.NDArray[np.bool_] = ((values >= self._low) & (values <= self._high)).all(axis=1)
-        return ok
+        return np.asarray(((values >= self._low) & (values <= self._high)).all(axis=1), dtype=np.bool_)
 
     def _consistent(self, bank: _Bank) -> Iterator[Expr]:
         for i in np.flatnonzero(self._allowed(bank.values[:, : self._read])):

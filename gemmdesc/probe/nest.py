@@ -54,7 +54,7 @@ def compress_parts(tree: Tree, part_ends: Sequence[int]) -> tuple[Level, ...]:
 
 
 def _group(items: Sequence[Tree]) -> list[list[int]]:
-    """Parts by outer item.  The first outer item's own chain lies flat on the spine and is as long as the next one's."""
+    """Parts by outer item.  The first outer item's own chain lies flat on the spine, as long as the next one's."""
     nested = [leaves(x) for x in items]
     composite = [g for g in nested if len(g) > 1]
     if not composite:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gemmdesc.dtypes import DType
 from gemmdesc.probe import records
+from gemmdesc.probe.answers import AnswerKey, Types
 from gemmdesc.probe.compare import Verdict
+from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.pool import SpanPool
 from gemmdesc.probe.projection import (
     CLASS_ATTRIBUTES,
+    FAMILY_ATTRIBUTES,
     Node,
     Row,
     Solved,
@@ -20,7 +23,7 @@ from gemmdesc.probe.projection import (
     joinable,
     make_row,
 )
-from gemmdesc.probe.scan import AnswerKey, Tally, Types
+from gemmdesc.probe.scan import Tally
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.tasks import Draws, SolveTask, TrialTask, run_solve, run_trial
 from gemmdesc.probe.workers import Workers
@@ -33,16 +36,14 @@ _LEADS = 3
 #: Problems of each class that a joint attempt may use, and failing ones that it reads first.
 _PER_CLASS, _READ_FIRST = 10, 3
 #: Rules met most often that a trial is to tell from the one tried.
-_RIVALS = 24
+_RIVALS = 8
 
 
 class Partition:
     """Rows so far, every class's own outcome, and what each rule gave on each class it was tried on."""
 
-    def __init__(
-        self, workers: Workers, draws: Draws, report: Report, remember: Callable[[AnswerKey, ClassOutcome], None]
-    ) -> None:
-        self._workers, self._draws, self._report, self._remember = workers, draws, report, remember
+    def __init__(self, workers: Workers, draws: Draws, report: Report, journal: Journal) -> None:
+        self._workers, self._draws, self._report, self._journal = workers, draws, report, journal
         self._trials: dict[tuple[str, AnswerKey], bool] = {}
         self._pool = SpanPool()
         self._witnesses: dict[AnswerKey, list[int]] = {}
@@ -52,6 +53,10 @@ class Partition:
         self.outcomes: dict[AnswerKey, ClassOutcome] = {}
         self.rules: Counter[str] = Counter()
         self._by_text: dict[str, Rule] = {}
+        for data in journal.read("classes"):
+            self.recall(*records.outcome_from_plain(data))
+        for data in journal.read("trials"):
+            self._trials[data["rule"], records.key_of(data)] = data["given"]
 
     def recall(self, key: AnswerKey, outcome: ClassOutcome) -> None:
         """Take in an outcome, new or from a journal."""
@@ -75,7 +80,7 @@ class Partition:
         return self._work(nodes)
 
     def repair(self, failed: Sequence[tuple[Row, Mapping[AnswerKey, int]]]) -> list[Row]:
-        """Rows in place of those whose rule failed; ``failed`` gives, for each, a problem of every class it failed on."""
+        """Rows in place of those whose rule failed; ``failed`` gives each one a problem of every class it failed on."""
         nodes = []
         for row, classes in failed:
             for key, number in classes.items():
@@ -100,9 +105,9 @@ class Partition:
         return rows
 
     def merge(self, rows: Sequence[Row]) -> list[Row]:
-        """Undo divisions that one of the divided rows' rules makes needless: it gives the bytes of all their classes."""
+        """Undo divisions that one of the divided rows' rules makes needless, as it gives all their classes' bytes."""
         kept = list(rows)
-        for name in CLASS_ATTRIBUTES:
+        for name in (n for n in CLASS_ATTRIBUTES if n not in FAMILY_ATTRIBUTES):
             groups = joinable(kept, name)
             rules = [self._candidates(g) for g in groups]
             self._try_all([(_whole(g), s) for g, candidates in zip(groups, rules, strict=True) for s in candidates])
@@ -115,13 +120,13 @@ class Partition:
         return kept
 
     def _candidates(self, group: Sequence[Row]) -> list[Solved]:
-        """The rules of the group's rows, those of the most classes first."""
+        """The rule of the most classes in the group."""
         texts = Counter({r.solved.rule.text: 0 for r in group if r.solved.rule is not None})
         for row in group:
             if row.solved.rule is not None:
                 texts[row.solved.rule.text] += len(row.classes)
         by_text = {r.solved.rule.text: r.solved for r in group if r.solved.rule is not None}
-        return [by_text[t] for t, _ in texts.most_common(_LEADS)]
+        return [by_text[t] for t, _ in texts.most_common(1)]
 
     def _index(self, tally: Tally) -> None:
         self._numbers.clear()
@@ -187,7 +192,7 @@ class Partition:
             tasks.append(self.task(c, [*seen, *self._numbers[c]], len(seen), known[c.types]))
         for done, (task, outcome) in enumerate(self._workers.run(run_solve, tasks), 1):
             self.recall(task.key, outcome)
-            self._remember(task.key, outcome)
+            self._journal.append("classes", records.outcome_to_plain(task.key, outcome))
             self._report("solve", done, len(tasks))
 
     def _try_all(self, work: Sequence[tuple[Node, Solved]]) -> None:
@@ -195,16 +200,22 @@ class Partition:
         rivals = {t: self.known(t)[:_RIVALS] for t in {n.classes[0].types for n, _ in work}}
         tasks = [
             TrialTask(
-                key=c, source=self._draws, numbers=tuple(self._numbers[c][:24]), rule=s.rule, rivals=rivals[c.types],
+                key=c,
+                source=self._draws,
+                numbers=tuple(self._numbers[c][:24]),
+                rule=s.rule,
+                rivals=rivals[c.types],
                 witnesses=tuple(self._witnesses.get(c, ())[:4]),
-            )  # fmt: skip
+            )
             for node, s in work
             for c in node.classes
             if (_name(s), c) not in self._trials
         ]
         for done, (task, verdict) in enumerate(self._workers.run(run_trial, tasks), 1):
             name = "scalar" if task.rule is None else task.rule.text
-            self._trials[name, task.key] = verdict in (Verdict.EQUAL, Verdict.REFERENCE_FAILED)
+            given = verdict in (Verdict.EQUAL, Verdict.REFERENCE_FAILED)
+            self._trials[name, task.key] = given
+            self._journal.append("trials", records.trial_to_plain(name, task.key, given))
             self._report("try", done, len(tasks))
 
     def _settle(self, node: Node, found: Solved | None) -> tuple[list[Row], list[Node]]:

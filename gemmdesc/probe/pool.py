@@ -36,7 +36,7 @@ class SpanPool:
                 self._read.setdefault(reading.answer.algo_id, []).append(found)
 
     def expressions(self, algo_id: int) -> tuple[Expr, ...]:
-        """What explains all spans of the family, simplest first; empty where nothing was read or nothing explains them."""
+        """What explains all spans of the family, simplest first; empty where nothing was read or nothing does."""
         examples = self._read.get(algo_id, [])
         count, known = self._learned.get(algo_id, (0, ()))
         if len(examples) == count:
@@ -57,7 +57,7 @@ class SpanPool:
         own = [e for e in map(span_example, readings) if e is not None]
         for expression in self.expressions(algo_id)[:1]:
             if all(_explains(expression, e) for e in own):
-                values = {path: e for path, e in rule.integers}
+                values = dict(rule.integers)
                 old = values[_SPAN]
                 return make_rule(rule.structure, {p: _replaced(e, old, expression) for p, e in values.items()})
         return rule

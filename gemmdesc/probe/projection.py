@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from gemmdesc.probe.scan import AnswerKey
+from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.problem import ANSWER_ATTRIBUTES
 from gemmdesc.rule import Rule
 
@@ -41,7 +41,10 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Classes that share a key: ``key`` has None for every attribute left out; ``named`` are those that divided it off."""
+    """Classes that share a key.
+
+    ``key`` has None for every attribute left out; ``named`` are those that divided it off.
+    """
 
     key: AnswerKey
     classes: tuple[AnswerKey, ...]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gemmdesc.errors import Declined
+from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Findings
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
 from gemmdesc.probe.sampling import draw_problem
-from gemmdesc.probe.scan import AnswerKey
 from gemmdesc.probe.tasks import Verified
-from gemmdesc.problem import ANSWER_ATTRIBUTES, AlgoConfig, DeviceId, GemmProblem, LibraryId
+from gemmdesc.problem import ANSWER_ATTRIBUTES, AlgoConfig, DeviceId, GemmProblem, LibraryId, answer_from_plain
 from gemmdesc.profiles import (
     DeclineOutcome,
     Evidence,
@@ -146,8 +146,7 @@ def _evidence(findings: Findings, row: Row, seen: _Seen) -> Evidence:
 
 
 def _answer(key: AnswerKey) -> AlgoConfig:
-    values = dict(zip(ANSWER_ATTRIBUTES, (v or 0 for v in key.values), strict=True))
-    return AlgoConfig(**values)
+    return answer_from_plain(dict(zip(ANSWER_ATTRIBUTES, (v or 0 for v in key.values), strict=True)))
 
 
 def _named(key: AnswerKey) -> tuple[tuple[str, int], ...]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from gemmdesc.dtypes import DType
 from gemmdesc.probe.calibrate import calibrate_merge, calibrate_step, calibrate_zero
-from gemmdesc.probe.experiments import Magnitudes, Reader, magnitudes
+from gemmdesc.probe.experiments import Reader, magnitudes
 from gemmdesc.probe.reading import MergeTypes, Reading, StepArithmetic, StepWindow
 from gemmdesc.probe.tree import Tree, TreeError, chain_items, leaves
 from gemmdesc.probe.walks import (

@@ -10,8 +10,8 @@ from gemmdesc.bits import to_float32
 from gemmdesc.dtypes import DType
 from gemmdesc.library.interface import Library, Window
 from gemmdesc.operands import ConstantOperand, Operand, SparseOperand
-from gemmdesc.problem import AlgoConfig, Failed, GemmProblem
 from gemmdesc.probe.experiments import Floats, Pattern, ReferenceFailed, encode, to_entries
+from gemmdesc.problem import AlgoConfig, Failed, GemmProblem
 
 
 class LibraryReader:

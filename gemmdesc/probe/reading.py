@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmdesc.errors import InvalidInputError
-from gemmdesc.problem import AlgoConfig, GemmProblem, answer_from_plain, problem_from_plain, to_plain
 from gemmdesc.probe.tree import Tree
+from gemmdesc.problem import AlgoConfig, GemmProblem, answer_from_plain, problem_from_plain, to_plain
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepWindow:
-    """Step boundaries in ``begin`` .. ``end``: ``ends`` lists every b there where k = b - 1 and k = b lie in different steps.
+    """Step boundaries in ``begin`` .. ``end``.
 
-    Boundaries at ``unread`` positions are not known.
+    ``ends`` lists every b there where k = b - 1 and k = b lie in different steps; boundaries at ``unread`` positions
+    are not known.
     """
 
     begin: int
@@ -53,9 +54,9 @@ class MergeTypes:
 class Reading:
     """``part_ends``: exclusive ends of the accumulators, ascending, the last one ``summed_k``.
 
-    ``part_tree`` joins part numbers; ``windows`` hold step boundaries (absolute k).  ``fused``: whether several products
-    meet in one step (None: too few products to tell); where they do not, nothing further was read but the tree over k,
-    if that is small.  ``anomalies`` say in words what fits no hypothesis.
+    ``part_tree`` joins part numbers; ``windows`` hold step boundaries (absolute k).  ``fused``: whether several
+    products meet in one step (None: too few products to tell); where they do not, nothing further was read but the
+    tree over k, if that is small.  ``anomalies`` say in words what fits no hypothesis.
     """
 
     problem: GemmProblem

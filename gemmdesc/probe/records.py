@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from gemmdesc.descriptor import Cut
 from gemmdesc.dtypes import DType
+from gemmdesc.probe.answers import AnswerKey, Types, key_from_plain, key_to_plain
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
-from gemmdesc.probe.scan import AnswerKey, Types, key_from_plain, key_to_plain
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.tasks import Verified
 from gemmdesc.problem import DeviceId, LibraryId
@@ -61,6 +61,16 @@ def outcome_from_plain(data: dict[str, Any]) -> tuple[AnswerKey, ClassOutcome]:
     )
 
 
+def trial_to_plain(rule: str, key: AnswerKey, given: bool) -> dict[str, Any]:
+    """Whether the rule with that text (or "scalar") gave a class's bytes."""
+    return {"key": key_to_plain(key), "rule": rule, "given": given}
+
+
+def key_of(data: dict[str, Any]) -> AnswerKey:
+    """The answer that a record is about."""
+    return key_from_plain(*data["key"])
+
+
 def verified_to_plain(verified: Verified) -> dict[str, Any]:
     return {
         "key": key_to_plain(verified.key),
@@ -82,7 +92,7 @@ def verified_from_plain(data: dict[str, Any]) -> Verified:
 
 
 def retyped(rule: Rule, types: Types) -> Rule:
-    """The rule with operands and output of other types; what was as narrow as its own output is as narrow as the new one."""
+    """The rule with operands and output of other types; what was as narrow as its output is as narrow as the new."""
     a, b, d = types
 
     def moved(dtype: DType) -> DType:

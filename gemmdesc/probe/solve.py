@@ -32,7 +32,7 @@ READABLE_ELEMENTS = 2**26
 
 @dataclass(frozen=True, kw_only=True)
 class ClassTask:
-    """Work on one class: its examples, and rules that answered others; ``first`` are examples to read before the rest."""
+    """Work on one class: its examples, and rules that answered others; ``first`` are examples read before the rest."""
 
     label: str
     examples: tuple[Example, ...]
@@ -83,7 +83,7 @@ class _Solver:
         )  # fmt: skip
 
     def try_known(self) -> ClassOutcome | None:
-        """A known rule that gives this class's bytes: on the examples where the known ones differ most, then on others."""
+        """A known rule that gives this class's bytes: on examples where the known ones differ most, then on others."""
         alive = list(self._task.known)
         following: int | None = self._order[0] if self._order else None
         asked: list[int] = []
@@ -185,6 +185,7 @@ def reading_order(examples: Sequence[Example]) -> list[int]:
         width = max(p.m, p.n)
         odd = p.k % 8 != 0
         launches = 2500 / width
-        return elements > READABLE_ELEMENTS, 0 if p.k > 200 * s else 1, launches * (1 + elements / 2**22) - (4 if odd else 0)
+        price = launches * (1 + elements / 2**22) - (4 if odd else 0)
+        return elements > READABLE_ELEMENTS, 0 if p.k > 200 * s else 1, price
 
     return [int(i) for i in np.array(sorted(range(len(examples)), key=cost), dtype=np.int64)]

@@ -9,7 +9,9 @@ from gemmdesc.errors import CampaignError
 from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
 from gemmdesc.library.stability import run_to_run
+from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.compare import (
+    WINDOW_SIDE,
     Draw,
     Verdict,
     choose_window,
@@ -22,7 +24,7 @@ from gemmdesc.probe.experiments import ReferenceFailed, magnitudes
 from gemmdesc.probe.infer import behaviour
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.sampling import Scope, draw_problem
-from gemmdesc.probe.scan import AnswerKey, Block, Example, resolve, scan_block
+from gemmdesc.probe.scan import Block, Example, resolve, scan_block
 from gemmdesc.probe.solve import ClassOutcome, ClassTask, solve_class
 from gemmdesc.probe.walks import read_fused, read_summed
 from gemmdesc.problem import Failed, GemmProblem, Transpose, environment
@@ -42,8 +44,10 @@ _VERIFY_SEED_OFFSET = 1_000_003
 _LAUNCH_EVERY = 4
 #: One in this many problems compared with rivals is run again, alone and beside a busy stream.
 _STABILITY_EVERY = 8
+#: Rows and columns compared by a trial, and for answers beyond a row's first ones, at most.
+_TRIAL_SIDE = 8
 #: Problems of a class among which a trial chooses.
-_TRIAL_LOOKED_AT = 10
+_TRIAL_LOOKED_AT = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,7 @@ def run_scan(library: Library, task: ScanTask) -> Block:
 class SolveTask:
     """``numbers``: problems of the classes solved as one; the first ``first`` of them are read before any other.
 
-    ``hints``: rules whose expressions are tried before others; ``preferred``: expressions that explain the whole family.
+    ``hints``: rules whose expressions are tried before others; ``preferred``: expressions that explain the family.
     """
 
     key: AnswerKey
@@ -105,10 +109,10 @@ def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
 
 
 def _varied(source: Draws, numbers: Sequence[int], most: int) -> list[int]:
-    """At most ``most`` of the numbers, spread over how k divides by powers of two and which operands store it contiguously.
+    """At most ``most`` of the numbers, spread over how powers of two divide k and which operands store it contiguously.
 
-    Within such a bucket smaller problems come first; those with operands beyond ``_MODERATE_ELEMENTS`` take part only where
-    there are few others.
+    Within such a bucket smaller problems come first; those with operands beyond ``_MODERATE_ELEMENTS`` take part only
+    where there are few others.
     """
     problems = {n: source.problem(n) for n in numbers}
     moderate = [n for n, p in problems.items() if (p.m + p.n) * p.k <= _MODERATE_ELEMENTS]
@@ -170,7 +174,8 @@ def run_trial(library: Library, task: TrialTask) -> Verdict:
         if task.rule is None:
             one = _trial_scalar(library, example)
         else:
-            (one,) = compare_rules(library, example, [task.rule], plain_draws(task.source.seed, 2, first=2 * number))
+            draws = plain_draws(task.source.seed, 2, first=2 * number)
+            (one,) = compare_rules(library, example, [task.rule], draws, side=_TRIAL_SIDE)
         if one in (Verdict.DIFFERENT, Verdict.DECLINED):
             return one
         verdict = one if one is Verdict.EQUAL else verdict
@@ -179,7 +184,7 @@ def run_trial(library: Library, task: TrialTask) -> Verdict:
 
 def _telling(examples: Sequence[Example], rule: Rule | None, rivals: Sequence[Rule]) -> list[Example]:
     """Two of the examples: those on which the most rivals, not told from ``rule`` before, behave otherwise."""
-    if rule is None or len(examples) <= 2:
+    if rule is None or len(examples) == 1 or not rivals:
         return list(examples[:2])
     where = [environment(e.problem, e.answer, None) for e in examples]
     own = [behaviour(rule, [w]) for w in where]
@@ -200,12 +205,16 @@ def _trial_scalar(library: Library, example: Example) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyTask:
-    """``rivals`` of the ``draws`` are built against a mutant of the rule."""
+    """``rivals`` of the ``draws`` are built against a mutant of the rule.
+
+    Of the problems ``numbers``, the one is compared on which most of the ``others``, rules of the family, would show.
+    """
 
     key: AnswerKey
     source: Draws
-    number: int
+    numbers: tuple[int, ...]
     rule: Rule
+    others: tuple[Rule, ...]
     draws: int
     rivals: int
 
@@ -231,13 +240,16 @@ def run_verify(library: Library, task: VerifyTask) -> Verified:
     Raises:
         CampaignError: the library no longer answers the problem.
     """
-    example = task.source.example(library, task.number)
-    if example is None:
-        raise CampaignError(f"{task.key} must still be answered as in the scan (got a refusal of {task.number})")
-    seed, number = task.source.seed + _VERIFY_SEED_OFFSET, task.number
+    found = {n: e for n in task.numbers if (e := task.source.example(library, n)) is not None}
+    if not found:
+        raise CampaignError(f"{task.key} must still be answered as in the scan (got refusals of {task.numbers})")
+    example = _telling(list(found.values()), task.rule, task.others)[0]
+    number = next(n for n, e in found.items() if e is example)
+    seed = task.source.seed + _VERIFY_SEED_OFFSET
     plain = plain_draws(seed, task.draws - task.rivals, first=number % 97)
     draws = (*plain, *rival_draws(seed, task.rivals, first=number % 101))
-    (verdict,) = compare_rules(library, example, [task.rule], draws)
+    side = WINDOW_SIDE if task.rivals else _TRIAL_SIDE
+    (verdict,) = compare_rules(library, example, [task.rule], draws, side=side)
     again = task.rivals and number % _STABILITY_EVERY == 0
     if again and verdict is Verdict.EQUAL and not _stable(library, example, draws[0]):
         verdict = Verdict.NONDETERMINISTIC

@@ -1,13 +1,14 @@
 """Walks: reading how much of k is summed, where accumulators end, where steps end, and how parts are joined.
 
-Each walk plans experiments, runs them on a :class:`~gemmdesc.probe.experiments.Reader`, and reads the answers.  None uses
-a rounding: with +L, -L, r further apart than any accumulator keeps, r is either there or gone.  That holds for formats
-whose accumulators leave no window in which r survives inside a step but not beside it.
+Each walk plans experiments, runs them on a :class:`~gemmdesc.probe.experiments.Reader`, and reads the answers.  None
+uses a rounding: with +L, -L, r further apart than any accumulator keeps, r is either there or gone.  That holds for
+formats whose accumulators leave no window in which r survives inside a step but not beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def _subdivide(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
     out: list[tuple[int, int]] = []
     for x, y in intervals:
         grid = np.unique(np.linspace(x, y, min(each, y - x) + 1).astype(np.int64))
-        out.extend((int(p), int(q)) for p, q in zip(grid[:-1], grid[1:], strict=True))
+        out.extend((int(p), int(q)) for p, q in pairwise(grid))
     return out
 
 
@@ -105,9 +106,9 @@ def read_steps(reader: Reader, begin: int, end: int, size: Magnitudes) -> StepWi
 def read_fused(reader: Reader, summed_k: int, size: Magnitudes) -> bool | None:
     """Whether some three neighbouring products meet in one fused step; None where three products are not summed.
 
-    L = 1.5 x 2^e, -L and r = 2^(e - 24) on three neighbouring k, r at each of the three in turn.  Where sums are made two
-    at a time in float32, two of the three orders add r to L and lose it to a tie; a step that aligns them all to 24 or
-    more fraction bits keeps r in every one.
+    L = 1.5 x 2^e, -L and r = 2^(e - 24) on three neighbouring k, r at each of the three in turn.  Where sums are made
+    two at a time in float32, two of the three orders add r to L and lose it to a tie; a step that aligns them all to 24
+    or more fraction bits keeps r in every one.
     """
     if summed_k < 3:
         return None

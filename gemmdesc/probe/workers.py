@@ -21,6 +21,8 @@ LibraryFactory = Callable[[], Library]
 Task = Callable[[Library, Any], Any]
 #: Seconds between looks at whether the workers are still alive.
 _LOOK_SECONDS = 5.0
+#: Processes that run products at once: the card deals out its time in slices, and more of them wait longer each.
+PRODUCT_PROCESSES = 5
 
 
 class Workers(Protocol):
@@ -29,8 +31,8 @@ class Workers(Protocol):
     @property
     def library(self) -> Library: ...
 
-    def run(self, task: Task, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        """(item, result) pairs in the order in which they finish.
+    def run(self, task: Task, items: Sequence[Any], *, products: bool = True) -> Iterator[tuple[Any, Any]]:
+        """(item, result) pairs in the order in which they finish.  ``products``: whether the task runs any on the card.
 
         Raises:
             CampaignError: a task raised, or a worker died; the message holds what is known.
@@ -48,7 +50,7 @@ class InProcess(AbstractContextManager["InProcess"]):
     def library(self) -> Library:
         return self._library
 
-    def run(self, task: Task, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    def run(self, task: Task, items: Sequence[Any], *, products: bool = True) -> Iterator[tuple[Any, Any]]:
         """See :class:`Workers`."""
         for item in items:
             yield item, task(self._library, item)
@@ -60,19 +62,25 @@ class InProcess(AbstractContextManager["InProcess"]):
 
 
 class ProcessPool(AbstractContextManager["ProcessPool"]):
-    """``count`` spawned processes, each with a library of its own made by ``factory`` (picklable)."""
+    """``count`` spawned processes, each with a library of its own made by ``factory`` (picklable).
+
+    Work with products goes to ``PRODUCT_PROCESSES`` of them only.
+
+    Raises:
+        CampaignError: ``count`` is less than 1.
+    """
 
     def __init__(self, factory: LibraryFactory, count: int) -> None:
         if count < 1:
             raise CampaignError(f"count must be at least 1 (got {count})")
         self._library = factory()
         context = multiprocessing.get_context("spawn")
-        threads = max(1, (os.cpu_count() or 1) // count)
-        self._tasks: Any = context.Queue()
+        threads = max(1, (os.cpu_count() or 1) // min(count, PRODUCT_PROCESSES))
         self._results: Any = context.Queue()
+        self._tasks: list[Any] = [context.Queue() for _ in range(count)]
         self._processes: list[SpawnProcess] = [
-            context.Process(target=_serve, args=(factory, threads, self._tasks, self._results), daemon=True)
-            for _ in range(count)
+            context.Process(target=_serve, args=(factory, threads, place, tasks, self._results), daemon=True)
+            for place, tasks in enumerate(self._tasks)
         ]
         for process in self._processes:
             process.start()
@@ -81,24 +89,32 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
     def library(self) -> Library:
         return self._library
 
-    def run(self, task: Task, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    def run(self, task: Task, items: Sequence[Any], *, products: bool = True) -> Iterator[tuple[Any, Any]]:
         """See :class:`Workers`."""
-        for index, item in enumerate(items):
-            self._tasks.put((index, task, item))
+        waiting = iter(enumerate(items))
+        places = range(min(len(self._tasks), PRODUCT_PROCESSES) if products else len(self._tasks))
+        for place in [p for _ in range(2) for p in places]:
+            self._hand(place, task, next(waiting, None))
         for _ in range(len(items)):
-            index, result, error = self._next()
+            place, index, result, error = self._next()
+            self._hand(place, task, next(waiting, None))
             if error is not None:
                 raise CampaignError(f"task must not fail on {str(items[index])[:300]} (got {error})")
             yield items[index], result
 
-    def _next(self) -> tuple[int, Any, str | None]:
+    def _hand(self, place: int, task: Task, work: tuple[int, Any] | None) -> None:
+        if work is not None:
+            self._tasks[place].put((work[0], task, work[1]))
+
+    def _next(self) -> tuple[int, int, Any, str | None]:
         while True:
             try:
-                found: tuple[int, Any, str | None] = self._results.get(timeout=_LOOK_SECONDS)
+                found: tuple[int, int, Any, str | None] = self._results.get(timeout=_LOOK_SECONDS)
                 return found
             except queue.Empty:
-                if not any(p.is_alive() for p in self._processes):
-                    raise CampaignError("workers must stay alive (got none left)") from None
+                dead = [p.exitcode for p in self._processes if not p.is_alive()]
+                if dead:
+                    raise CampaignError(f"workers must stay alive (got exit codes {dead})") from None
 
     def __enter__(self) -> Self:
         return self
@@ -106,21 +122,21 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for _ in self._processes:
-            self._tasks.put(None)
+        for tasks in self._tasks:
+            tasks.put(None)
         for process in self._processes:
             process.join(timeout=_LOOK_SECONDS)
             if process.is_alive():
                 process.terminate()
 
 
-def _serve(factory: LibraryFactory, threads: int, tasks: Any, results: Any) -> None:
+def _serve(factory: LibraryFactory, threads: int, place: int, tasks: Any, results: Any) -> None:
     # Read when Numba is first imported, which the library does not do.
     os.environ["NUMBA_NUM_THREADS"] = str(threads)
     library = factory()
     while (received := tasks.get()) is not None:
         index, task, item = received
         try:
-            results.put((index, task(library, item), None))
-        except Exception as error:  # noqa: BLE001 - the parent raises it, with the item
-            results.put((index, None, f"{type(error).__name__}: {error}"))
+            results.put((place, index, task(library, item), None))
+        except Exception as error:  # noqa: BLE001 - whatever a task raises, the parent raises it, with the item
+            results.put((place, index, None, f"{type(error).__name__}: {error}"))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from enum import Enum
-from random import Random
 from importlib import resources
+from random import Random
 from typing import Any
 
 import numpy as np
