@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemmdesc.arithmetic.models import find_model
 from gemmdesc.descriptor import (
     Accumulator,
     Contiguous,
@@ -22,8 +21,7 @@ from gemmdesc.descriptor import (
     Start,
 )
 from gemmdesc.dtypes import DType
-from gemmdesc.errors import InvalidInputError
-from gemmdesc.expressions import Const, Expr, Var, parse_expression
+from gemmdesc.expressions import Const, Expr, parse_expression
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.probe.experiments import Magnitudes, magnitudes
 from gemmdesc.probe.reader import LibraryReader
@@ -115,12 +113,6 @@ def reader_of(
     return LibraryReader(library_of(rule, answer), problem, answer), magnitudes(dtype, output or dtype)
 
 
-def hopper_step(dtype: DType) -> FusedDot:
-    return find_model(
-        architecture="Hopper", instruction="wgmma", a_dtype=dtype, b_dtype=dtype, accumulator_dtype=FP32
-    ).step
-
-
 def environments(ks: Sequence[int], splits: Sequence[int] = (1,)) -> list[dict[str, int]]:
     """All combinations with every way of storing the operands."""
     return [
@@ -132,10 +124,8 @@ def environments(ks: Sequence[int], splits: Sequence[int] = (1,)) -> list[dict[s
     ]
 
 
-def random_order(rng: np.random.Generator, *, scalar: bool = False) -> Order:
+def random_order(rng: np.random.Generator) -> Order:
     """An order of the space that the probe searches."""
-    if scalar:
-        return SCALAR
 
     def pick(*choices: str) -> str:
         return choices[int(rng.integers(len(choices)))]
@@ -158,12 +148,3 @@ def random_order(rng: np.random.Generator, *, scalar: bool = False) -> Order:
         spans=spans, summed=f"min(k, mul(splitk_num, {spans[0]}))" if loses else "k", instruction_k=instruction_k,
         loop_step=loop_step, partial=partial, merge=merge, start=Start(pick("first", "zero")),
     )  # fmt: skip
-
-
-def expression_of(text: str) -> Expr:
-    return Var(text) if text.isidentifier() else parse_expression(text)
-
-
-def require(found: bool, what: str) -> None:
-    if not found:
-        raise InvalidInputError(f"sample must hold {what} (got none)")

@@ -310,7 +310,7 @@ def test_readings_survive_json() -> None:
     for reading in made:
         text = json.dumps(reading_to_plain(reading))
         assert reading_from_plain(json.loads(text)) == reading
-    assert made[1].part_tree == ((((0, 1), 2), ((3, 4), 5)), (6, 7)) or made[1].part_ends[-1] == 250
+    assert made[1].part_tree == ((((0, 1), 2), ((3, 4), 5)), (6, 7))
     assert made[2].arithmetic == StepArithmetic(
         fraction_bits=25, output_bits=23, toward_zero=True, zero_exponent=-133
     )
@@ -335,10 +335,10 @@ def test_an_answer_that_does_not_run() -> None:
         read_answer(LibraryReader(library, problem, answer), problem, answer)
 
 
-def test_magnitudes_need_room_and_values_must_be_exact() -> None:
+def test_magnitudes_and_exact_values() -> None:
     assert magnitudes(FP16, FP32).big == 2.0**15
     assert magnitudes(FP16, FP32).tiny == 2.0**-24
-    with pytest.raises(InvalidInputError, match=r"^operand and output must span 16 binades"):
-        magnitudes(DType.FLOAT8_E4M3FN, FP16)
+    assert magnitudes(BF16, BF16).countable == 2**7
+    assert magnitudes(DType.FLOAT8_E4M3FN, FP16).big == 2.0**8
     with pytest.raises(InvalidInputError, match=r"^value must be exact in float16"):
         to_entries([((0, 1.0 + 2.0**-11),)], FP16)

@@ -97,12 +97,19 @@ def calibrate_zero(reader: Reader, begin: int, fraction_bits: int | None) -> int
 
 
 def calibrate_merge(
-    reader: Reader, starts: Sequence[int], operand: DType, output: DType, size: Magnitudes
+    reader: Reader,
+    starts: Sequence[int],
+    operand: DType,
+    output: DType,
+    size: Magnitudes,
+    *,
+    everywhere: Sequence[int] = (),
 ) -> MergeTypes:
     """Measure the types of partials and of the running sum; ``starts`` are the first k of the parts, in fold order.
 
     A partial of 1 + 2^-d in the second part, met by a first part of -1, loses its small bit only to the partial's type;
-    1 in the first part, 2^-d in the second and -1 in the third lose it only to the running sum's.
+    1 in the first part, 2^-d in the second and -1 in the third lose it only to the running sum's.  ``everywhere``: a k of
+    each part that the fold holds, where ``starts`` leaves some out.
     """
     if len(starts) < 2:
         return MergeTypes()
@@ -122,7 +129,7 @@ def calibrate_merge(
         partial_bits=partial_bits,
         running_bits=running_bits,
         nearest=_rounds_to_nearest(reader, zero, first, partial_bits),
-        starts_at_zero=_starts_at_zero(reader, starts, operand, output, partial_bits),
+        starts_at_zero=_starts_at_zero(reader, everywhere or starts, operand, output, partial_bits),
     )
 
 

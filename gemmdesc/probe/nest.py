@@ -56,17 +56,14 @@ def compress_parts(tree: Tree, part_ends: Sequence[int]) -> tuple[Level, ...]:
 def _group(items: Sequence[Tree]) -> list[list[int]]:
     """Parts by outer item.  The first outer item's own chain lies flat on the spine, as long as the next one's."""
     nested = [leaves(x) for x in items]
-    composite = [g for g in nested if len(g) > 1]
-    if not composite:
+    if all(len(g) == 1 for g in nested):
         return nested
     for item in items:
         if not isinstance(item, int) and any(not isinstance(x, int) for x in chain_items(item)):
             raise NestError("parts must be nested at most twice (got three levels)")
-    count = len(composite[0])
-    head = [p for g in nested[:count] for p in g]
-    if len(head) != count:
-        raise NestError(f"first group must hold {count} parts (got {len(head)})")
-    return [head, *nested[count:]]
+    first = next(i for i, g in enumerate(nested) if len(g) > 1)
+    head = [p for g in nested[:first] for p in g]
+    return [head, *nested[first:]]
 
 
 def _level(lengths: Sequence[int]) -> Level:

@@ -46,7 +46,10 @@ def read_answer(reader: Reader, problem: GemmProblem, answer: AlgoConfig) -> Rea
     bounds = [(0, min(WINDOW_K, summed_k)), *_further_windows(part_ends)]
     windows = [read_steps(reader, begin, end, size) for begin, end in bounds]
     part_tree, trouble = read_part_tree(reader, part_ends, size)
-    merge = calibrate_merge(reader, _fold_starts(part_tree, part_ends), problem.a_dtype, problem.d_dtype, size)
+    merge = calibrate_merge(
+        reader, _fold_starts(part_tree, part_ends), problem.a_dtype, problem.d_dtype, size,
+        everywhere=_of_every_part(part_tree, part_ends),
+    )  # fmt: skip
     return Reading(
         problem=problem, answer=answer, summed_k=summed_k, part_ends=part_ends, part_tree=part_tree,
         windows=tuple(windows), arithmetic=_calibrate(reader, problem, windows, part_ends), merge=merge, fused=True,
@@ -75,6 +78,14 @@ def _fold_starts(tree: Tree, part_ends: Sequence[int]) -> list[int]:
         return [starts[min(leaves(item))] for item in chain_items(tree)]
     except TreeError:
         return [starts[0]]
+
+
+def _of_every_part(tree: Tree, part_ends: Sequence[int]) -> list[int]:
+    """One k of each item of the outermost chain: of parts that no tree was read for too, and of a last one that hides."""
+    chosen = leaves(tree)
+    nested = len(chosen) == len(part_ends) and any(not isinstance(x, int) for x in chain_items(tree))
+    starts = _fold_starts(tree, part_ends) if nested else [0, *part_ends[:-1]]
+    return sorted({*starts, part_ends[-1] - 1})
 
 
 def _calibrate(

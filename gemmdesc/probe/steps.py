@@ -36,8 +36,7 @@ def step_options(readings: Sequence[Reading]) -> list[StepOption]:
 
 
 def _universe(readings: Sequence[Reading]) -> Iterator[StepOption]:
-    seen = _largest_step(readings)
-    instruction_ks = [seen] if seen is not None else list(range(1, LARGEST_INSTRUCTION_K + 1))
+    instruction_ks = _steps_seen(readings) or list(range(1, LARGEST_INSTRUCTION_K + 1))
     for g in instruction_ks:
         yield StepOption(instruction_k=g, k_loop_step=None)
     for g in instruction_ks:
@@ -45,17 +44,38 @@ def _universe(readings: Sequence[Reading]) -> Iterator[StepOption]:
             yield StepOption(instruction_k=g, k_loop_step=turn)
 
 
-def _largest_step(readings: Sequence[Reading]) -> int | None:
-    """The largest distance between two boundaries read one after the other, with every position between them read."""
-    return max((b - a for r in readings for w in r.windows for a, b in pairwise(w.ends)), default=None)
+def _steps_seen(readings: Sequence[Reading]) -> list[int]:
+    """What the largest distance between two neighbouring boundaries allows; empty where no window holds two.
+
+    A boundary just after a part's first k is not seen (see :func:`_boundaries`): a distance from a part's begin may be
+    one too long.
+    """
+    sure = unsure = 0
+    for reading in readings:
+        for a, b in (pair for w in reading.windows for pair in pairwise(w.ends)):
+            if a in reading.part_ends:
+                unsure = max(unsure, b - a)
+            else:
+                sure = max(sure, b - a)
+    return sorted({sure, *((unsure - 1, unsure) if unsure > sure else ())} - {0})
 
 
 def _fits(option: StepOption, reading: Reading, window: StepWindow) -> bool:
-    expected: set[int] = set()
-    for begin, end in pairwise([0, *reading.part_ends]):
-        if end <= window.begin or begin >= window.end:
-            continue
-        expected.add(begin)
-        expected.update(int(e) + begin for e in step_ends(end - begin, option.instruction_k, option.residue))
+    ends = reading.part_ends
+    first, last = ends[0], ends[-1] - (ends[-2] if len(ends) > 1 else 0)
+    # A last part of a single k is not seen as one (walks.read_part_ends), but its begin is as a boundary.
+    hidden = [(*ends[:-1], ends[-1] - 1, ends[-1])] if last > 1 and (len(ends) == 1 or last == first + 1) else []
     readable = range(window.begin + 2, window.end)
-    return {e for e in expected if e in readable} == set(window.ends)
+    return any({b for b in _boundaries(option, e) if b in readable} == set(window.ends) for e in (ends, *hidden))
+
+
+def _boundaries(option: StepOption, part_ends: Sequence[int]) -> set[int]:
+    """Boundaries that the walk sees if parts end there.
+
+    Not the one after the first k of a part, other than the first part: the pair before it lies in two accumulators.
+    """
+    expected: set[int] = set()
+    for begin, end in pairwise([0, *part_ends]):
+        steps = {int(e) + begin for e in step_ends(end - begin, option.instruction_k, option.residue)}
+        expected |= {begin, *(steps - {begin + 1} if begin and end - begin > 1 else steps)}
+    return expected
