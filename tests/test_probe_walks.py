@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -78,7 +79,8 @@ def test_all_of_k_is_summed(k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("k", "splitk", "grain", "summed"), [(1000, 7, 64, 1000), (1031, 8, 64, 1024), (1500, 11, 8, 1496), (300, 2, 1, 300)]
+    ("k", "splitk", "grain", "summed"),
+    [(1000, 7, 64, 1000), (1031, 8, 64, 1024), (1500, 11, 8, 1496), (300, 2, 1, 300)],
 )
 def test_a_lost_tail_is_found(k: int, splitk: int, grain: int, summed: int) -> None:
     span = f"round_up(floordiv(k, splitk_num), {grain})"
@@ -163,7 +165,7 @@ def test_the_element_tree_is_the_chain_of_steps(k: int, instruction_k: int, loop
     order = Order(instruction_k=instruction_k, loop_step=loop_step)
     reader, size = reader_of(order, k)
     bounds = [0, *true_boundaries(order, k), k]
-    steps = [list(range(a, b)) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    steps = [list(range(a, b)) for a, b in pairwise(bounds)]
     tree = read_element_tree(reader, k, size)
     assert tree == chain(steps)
     if len(steps[0]) > 1:
@@ -268,7 +270,8 @@ BITS = {FP32: 23, FP16: 10, BF16: 7}
 
 @pytest.mark.parametrize("start", list(Start))
 @pytest.mark.parametrize("parts", [2, 3, 5])
-@pytest.mark.parametrize(("narrow_partial", "narrow_merge"), [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("narrow_partial", [False, True])
+@pytest.mark.parametrize("narrow_merge", [False, True])
 @pytest.mark.parametrize("dtype", [FP16, BF16])
 def test_merge_types(dtype: DType, narrow_partial: bool, narrow_merge: bool, parts: int, start: Start) -> None:
     partial, merge = (dtype if narrow else FP32 for narrow in (narrow_partial, narrow_merge))
@@ -286,6 +289,20 @@ def test_merge_types(dtype: DType, narrow_partial: bool, narrow_merge: bool, par
 def test_merge_of_one_part_shows_nothing() -> None:
     reader, size = reader_of(Order(), 64)
     assert calibrate_merge(reader, [0], FP16, FP16, size) == MergeTypes()
+
+
+def test_parts_too_short_for_the_experiments_show_nothing() -> None:
+    reader, size = reader_of(Order(spans=("1",), instruction_k=8), 8)
+    assert calibrate_merge(reader, list(range(8)), FP16, FP16, size) == MergeTypes()
+
+
+@pytest.mark.parametrize("start", list(Start))
+@pytest.mark.parametrize(("k", "span"), [(129, 64), (1000, 8), (193, 64)])
+def test_the_start_shows_beside_parts_that_hide_or_that_no_tree_was_read_for(k: int, span: int, start: Start) -> None:
+    order = Order(spans=(str(span),), instruction_k=8, partial=FP16, start=start)
+    problem, answer = sample_problem(k), sample_answer()
+    reading = read_answer(LibraryReader(library_of(order.rule(), answer), problem, answer), problem, answer)
+    assert reading.merge.starts_at_zero == (start is Start.ZERO)
 
 
 def readings() -> list[Reading]:

@@ -108,14 +108,17 @@ def calibrate_merge(
     """Measure the types of partials and of the running sum; ``starts`` are the first k of the parts, in fold order.
 
     A partial of 1 + 2^-d in the second part, met by a first part of -1, loses its small bit only to the partial's type;
-    1 in the first part, 2^-d in the second and -1 in the third lose it only to the running sum's.  ``everywhere``: a k of
-    each part that the fold holds, where ``starts`` leaves some out.
+    1 in the first part, 2^-d in the second and -1 in the third lose it only to the running sum's.  ``everywhere``: a k
+    of each part that the fold holds, where ``starts`` leaves some out.
     """
     if len(starts) < 2:
         return MergeTypes()
     one = 1.0
     depths = [d for d in range(3, 25) if 2.0**-d >= size.tiny]
     zero, first = starts[0], starts[1]
+    if len({zero, zero + 1, first, first + 1, first + 2, *starts[2:3]}) < 5 + len(starts[2:3]):
+        # Parts too short for two or three values of their own.
+        return MergeTypes()
     stored = reader.values([((zero, -one), (first, one), (first + 1, 2.0**-d)) for d in depths])
     partial_bits = _deepest(stored, depths, one)
     if len(starts) > 2:

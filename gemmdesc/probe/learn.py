@@ -122,7 +122,6 @@ class _Search:
         self._grain_constants = [c for c in constants if 4 <= c <= 256 and c & (c - 1) == 0]
         self._atoms = self._bank([*(Var(n) for n in self._names), *given, *(Const(c) for c in constants)])
         self._one: _Bank | None = None
-        self._two: _Bank | None = None
 
     def _bank(self, expressions: Sequence[Expr]) -> _Bank:
         values = [np.broadcast_to(evaluate_all(e, self._all), (self._width,)) for e in expressions]
@@ -136,8 +135,7 @@ class _Search:
         yield from self._consistent(self._one)
 
     def two(self) -> Iterator[Expr]:
-        self._two = self._join(self._one or self._atoms, self._atoms)
-        yield from self._consistent(self._two)
+        yield from self._pairs(self._one or self._atoms, self._atoms)
 
     def hinted(self, hints: Sequence[Expr]) -> Iterator[Expr]:
         usable = [h for h in hints if variables(h) and variables(h) <= set(self._all)]
@@ -191,16 +189,24 @@ class _Search:
 
     def _join(self, left: _Bank, right: _Bank) -> _Bank:
         """All applications, one kept for each distinct row of values; earlier, smaller ones win."""
-        expressions: list[Expr] = list(left.expressions)
+        made: list[tuple[Operation, int, bool]] = []
         values = [left.values]
         for operation, j in product(_BINARY, range(len(right))):
-            row, other = right.values[j][None, :], right.expressions[j]
+            row = right.values[j][None, :]
             for swapped in (False,) if operation.commutes else (False, True):
                 values.append(apply(operation, *((row, left.values) if swapped else (left.values, row))))
-                expressions.extend(
-                    Call(operation, (other, e) if swapped else (e, other)) for e in left.expressions
-                )
-        return _distinct(_Bank(expressions=tuple(expressions), values=np.concatenate(values)))
+                made.append((operation, j, swapped))
+        whole = np.concatenate(values)
+        expressions: list[Expr] = []
+        kept = _first_rows(whole)
+        for block, i in zip(*np.divmod(kept, len(left)), strict=True):
+            if block == 0:
+                expressions.append(left.expressions[i])
+                continue
+            operation, j, swapped = made[block - 1]
+            pair = (left.expressions[i], right.expressions[j])
+            expressions.append(Call(operation, pair[::-1] if swapped else pair))
+        return _Bank(expressions=tuple(expressions), values=whole[kept])
 
     def distinct(self, found: Iterator[Expr]) -> list[Expr]:
         """One expression, the smallest, for each function on readings and domain; smallest first."""
@@ -223,11 +229,16 @@ def _selects(whens: Sequence[Expr], one: Sequence[Expr], other: Sequence[Expr]) 
 
 def _distinct(bank: _Bank) -> _Bank:
     """The first expression of each distinct row of values."""
-    rows = np.ascontiguousarray(bank.values).view(np.uint64)
+    return _take(bank, _first_rows(bank.values))
+
+
+def _first_rows(values: Values) -> npt.NDArray[np.intp]:
+    """Indices of the first occurrence of each distinct row, ascending; rows are told apart by a 64-bit mix."""
+    rows = np.ascontiguousarray(values).view(np.uint64)
     multipliers = np.random.default_rng(0).integers(0, 2**63, size=rows.shape[1], dtype=np.uint64) | np.uint64(1)
     mixed = (rows * multipliers) ^ ((rows * multipliers) >> np.uint64(29))
     _, first = np.unique(mixed.sum(axis=1, dtype=np.uint64), return_index=True)
-    return _take(bank, np.sort(first))
+    return np.sort(first)
 
 
 def _take(bank: _Bank, index: npt.NDArray[np.intp]) -> _Bank:

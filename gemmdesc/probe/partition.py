@@ -138,8 +138,13 @@ class Partition:
 
     def known(self, types: Types) -> tuple[Rule, ...]:
         """Rules found so far, rewritten for ``types``: those met most often first."""
-        moved = (records.retyped(self._by_text[text], types) for text, _ in self.rules.most_common())
+        moved = (self._calibrated(records.retyped(self._by_text[t], types)) for t, _ in self.rules.most_common())
         return tuple({r.text: r for r in moved}.values())
+
+    def _calibrated(self, rule: Rule) -> Rule:
+        """The rule with what an exact zero counts as, where that was measured only after the rule was found."""
+        zero = self.zero_exponent()
+        return rule if zero is None else records.with_zero_exponent(rule, zero)
 
     def zero_exponent(self) -> int | None:
         """As measured on any class."""
@@ -178,7 +183,7 @@ class Partition:
         outcome = self.outcomes[key]
         if outcome.rule is None:
             return Solved(rule=None, reason=outcome.reason)
-        wide = self._pool.widen(outcome.rule, _family(key), outcome.readings)
+        wide = self._calibrated(self._pool.widen(outcome.rule, _family(key), outcome.readings))
         if not self._trials.get((wide.text, key), True):
             wide = outcome.rule
         self._meet(wide)
@@ -271,7 +276,9 @@ class Partition:
         for _, outcome in self._workers.run(run_solve, [task]):
             if outcome.rule is not None:
                 self._pool.add(outcome.readings)
-                rule = self._pool.widen(outcome.rule, _family(node.classes[0]), outcome.readings)
+                rule = self._calibrated(
+                    self._pool.widen(outcome.rule, _family(node.classes[0]), outcome.readings)
+                )
                 self._meet(rule)
                 joint = Solved(rule=rule)
                 self._try_all([(node, joint)])

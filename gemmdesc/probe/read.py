@@ -81,10 +81,12 @@ def _fold_starts(tree: Tree, part_ends: Sequence[int]) -> list[int]:
 
 
 def _of_every_part(tree: Tree, part_ends: Sequence[int]) -> list[int]:
-    """One k of each item of the outermost chain: of parts that no tree was read for too, and of a last one that hides."""
-    chosen = leaves(tree)
-    nested = len(chosen) == len(part_ends) and any(not isinstance(x, int) for x in chain_items(tree))
-    starts = _fold_starts(tree, part_ends) if nested else [0, *part_ends[:-1]]
+    """One k of each item of the outermost chain, with parts that no tree was read for, and a last one that hides."""
+    try:
+        flat = all(isinstance(x, int) for x in chain_items(tree))
+    except TreeError:
+        flat = False
+    starts = [0, *part_ends[:-1]] if flat else _fold_starts(tree, part_ends)
     return sorted({*starts, part_ends[-1] - 1})
 
 

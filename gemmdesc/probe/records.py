@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gemmdesc.descriptor import Cut
+from gemmdesc.descriptor import Cut, FusedDot
 from gemmdesc.dtypes import DType
 from gemmdesc.probe.answers import AnswerKey, Types, key_from_plain, key_to_plain
 from gemmdesc.probe.compare import Verdict
@@ -104,4 +104,14 @@ def retyped(rule: Rule, types: Types) -> Rule:
     structure = replace(
         rule.structure, a_dtype=a, b_dtype=b, output_dtype=d, cuts=tuple(cut(c) for c in rule.structure.cuts)
     )
+    return Rule(structure=structure, integers=rule.integers)
+
+
+def with_zero_exponent(rule: Rule, zero_exponent: int) -> Rule:
+    """The rule with another exponent for an exact zero in its fused step, if it has one."""
+    leaf = rule.structure.accumulator
+    if not isinstance(leaf.step, FusedDot):
+        return rule
+    step = replace(leaf.step, zero_exponent=zero_exponent)
+    structure = replace(rule.structure, accumulator=replace(leaf, step=step))
     return Rule(structure=structure, integers=rule.integers)
