@@ -79,7 +79,9 @@ class Campaign:
         found = map(records.verified_from_plain, self._journal.read("verified"))
         self._verified = {(v.key, v.number): v for v in found}
         self._rows: list[Row] = []
-        self._index = RowIndex(())
+        for data in self._journal.read("rows"):
+            self._rows = records.rows_from_plain(data)
+        self._index = RowIndex(self._rows)
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._asked = 0
 
@@ -112,9 +114,13 @@ class Campaign:
         """Rows for classes that none takes yet."""
         classes = dict.fromkeys(key.only(CLASS_ATTRIBUTES) for key, _ in self._tally.counts.most_common())
         missing = [c for c in classes if self._index.find(c) is None]
+        if not missing:
+            return
         self._set_rows(self._partition.merge([*self._rows, *self._partition.make_rows(self._tally, missing)]))
 
     def _set_rows(self, rows: list[Row]) -> None:
+        if rows != self._rows:
+            self._journal.append("rows", records.rows_to_plain(rows))
         self._rows = rows
         self._index = RowIndex(rows)
 
@@ -125,7 +131,7 @@ class Campaign:
                 return
             bad = {row.key for row, _ in failed}
             good = [r for r in self._rows if r.key not in bad]
-            self._set_rows(self._partition.merge([*good, *self._partition.repair(failed)]))
+            self._set_rows(self._partition.merge([*good, *self._partition.repair(self._tally, failed)]))
         self._demote(self._verify())
 
     def _demote(self, failed: list[tuple[Row, dict[AnswerKey, int]]]) -> None:

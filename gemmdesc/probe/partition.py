@@ -79,8 +79,9 @@ class Partition:
             self._solve([max(n.classes, key=lambda c: self._counts[c]) for n in showing])
         return self._work(nodes)
 
-    def repair(self, failed: Sequence[tuple[Row, Mapping[AnswerKey, int]]]) -> list[Row]:
+    def repair(self, tally: Tally, failed: Sequence[tuple[Row, Mapping[AnswerKey, int]]]) -> list[Row]:
         """Rows in place of those whose rule failed; ``failed`` gives each one a problem of every class it failed on."""
+        self._index(tally)
         nodes = []
         for row, classes in failed:
             for key, number in classes.items():

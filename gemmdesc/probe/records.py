@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from gemmdesc.descriptor import Cut, FusedDot
 from gemmdesc.dtypes import DType
 from gemmdesc.probe.answers import AnswerKey, Types, key_from_plain, key_to_plain
 from gemmdesc.probe.compare import Verdict
+from gemmdesc.probe.projection import Row, Solved
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.tasks import Verified
@@ -115,3 +117,32 @@ def with_zero_exponent(rule: Rule, zero_exponent: int) -> Rule:
     step = replace(leaf.step, zero_exponent=zero_exponent)
     structure = replace(rule.structure, accumulator=replace(leaf, step=step))
     return Rule(structure=structure, integers=rule.integers)
+
+
+def rows_to_plain(rows: Sequence[Row]) -> dict[str, Any]:
+    """All rows of a campaign at one moment."""
+    return {
+        "rows": [
+            {
+                "key": key_to_plain(r.key),
+                "classes": [key_to_plain(c) for c in r.classes],
+                "named": list(r.named),
+                "rule": None if r.solved.rule is None else r.solved.rule.text,
+                "reason": r.solved.reason,
+            }
+            for r in rows
+        ]
+    }
+
+
+def rows_from_plain(data: dict[str, Any]) -> list[Row]:
+    """The rows that :func:`rows_to_plain` wrote."""
+    return [
+        Row(
+            key=key_of(r),
+            classes=tuple(key_from_plain(*c) for c in r["classes"]),
+            named=tuple(r["named"]),
+            solved=Solved(rule=None if r["rule"] is None else parse_rule(r["rule"]), reason=r["reason"]),
+        )
+        for r in data["rows"]
+    ]
