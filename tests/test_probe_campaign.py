@@ -17,6 +17,7 @@ from gemmdesc.normal_form import same_bits
 from gemmdesc.probe import campaign, scan
 from gemmdesc.probe.campaign import Campaign, Findings, Options, quick
 from gemmdesc.probe.compare import Verdict
+from gemmdesc.probe.offline import recorded_findings
 from gemmdesc.probe.projection import RowIndex
 from gemmdesc.probe.publish import make_profile
 from gemmdesc.probe.sampling import Regime, Scope, draw_problem
@@ -242,10 +243,34 @@ def test_a_killed_campaign_resumes(
     assert {key for key, _ in findings.verified} == {key for key, _ in whole[0].verified}
 
 
-def test_a_finished_campaign_solves_nothing_again(whole: tuple[Findings, Steps, Path]) -> None:
+def test_a_profile_needs_only_the_folder(whole: tuple[Findings, Steps, Path]) -> None:
+    findings, library, device = recorded_findings(whole[2])
+    asked = simulated()
+    assert (library, device) == (asked.identity, asked.device)
+    assert findings.rows == whole[0].rows
+    ours = make_profile(findings, device, library, command="probe", date="2026-01-01")
+    theirs = make_profile(whole[0], asked.device, asked.identity, command="probe", date="2026-01-01")
+    assert ours.rows == theirs.rows
+    assert any(isinstance(row.outcome, RuleOutcome) for row in ours.rows)
+
+
+def test_a_row_with_an_answer_not_yet_compared_declines(whole: tuple[Findings, Steps, Path]) -> None:
+    asked = simulated()
+    full = make_profile(whole[0], asked.device, asked.identity, command="probe", date="2026-01-01")
+    served = next(r for r in full.rows if isinstance(r.outcome, RuleOutcome))
+    text = served.outcome.rule.text
+    gone = next(k for k, v in whole[0].verified.items() if v.rule == text)[0]
+    cut = replace(whole[0], verified={k: v for k, v in whole[0].verified.items() if k[0] != gone})
+    short = make_profile(cut, asked.device, asked.identity, command="probe", date="2026-01-01")
+    before = sum(isinstance(r.outcome, RuleOutcome) for r in full.rows)
+    assert sum(isinstance(r.outcome, RuleOutcome) for r in short.rows) == before - 1
+
+
+def test_a_finished_campaign_does_nothing_again(whole: tuple[Findings, Steps, Path]) -> None:
     findings, steps = campaign_on(simulated(), whole[2])
-    assert steps.done["scan"] == steps.done["solve"] == 0
-    assert {r.key for r in findings.rows} == {r.key for r in whole[0].rows}
+    assert steps.done["scan"] == steps.done["solve"] == steps.done["try"] == steps.done["verify"] == 0
+    assert findings.rows == whole[0].rows
+    assert findings.verified == whole[0].verified
 
 
 @pytest.mark.parametrize("change", ["seed", "library", "device"])

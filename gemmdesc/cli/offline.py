@@ -66,3 +66,22 @@ def _again(outcome: ClassOutcome, hints: tuple[Expr, ...]) -> Again:
         return Again(label=outcome.label, readings=len(readings), survivors=0, same=False, reason=why)
     same = any(all(same_rule(recorded, rule, r.problem, r.answer) for r in readings) for rule in rules)
     return Again(label=outcome.label, readings=len(readings), survivors=len(rules), same=same, reason="")
+
+
+def write_recorded(folder: Path, out: Path, command: str) -> Path:
+    """Write the profile of what the campaign in ``folder`` verified in full; returns its path under ``out``.
+
+    Raises:
+        CampaignError: ``folder`` holds no campaign that was started.
+    """
+    from datetime import date
+
+    from gemmdesc.probe.offline import recorded_findings
+    from gemmdesc.probe.publish import make_profile
+    from gemmdesc.profiles import profile_path, write_profile
+
+    findings, library, device = recorded_findings(folder)
+    profile = make_profile(findings, device, library, command=command, date=date.today().isoformat())
+    path = profile_path(out, device, library.version)
+    write_profile(profile, path)
+    return path

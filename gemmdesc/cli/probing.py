@@ -42,7 +42,7 @@ def probe(
     target: Annotated[float, typer.Option(min=0.0, help="Stop at this estimate of the mass of unseen answers.")] = 1e-5,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     from_observations: Annotated[
-        Path | None, typer.Option(help="Instead: infer again, offline, from a campaign's folder; writes no profile.")
+        Path | None, typer.Option(help="Instead: infer again, offline, from a campaign's folder; --out: write its profile.")
     ] = None,
     json: JsonOption = False,
 ) -> int:
@@ -52,7 +52,7 @@ def probe(
     wanted = wants_json(context, json)
     with Progress() as progress:
         if from_observations is not None:
-            return _offline(from_observations, progress, wanted)
+            return _offline(from_observations, out, progress, wanted)
         opener = Opener(spec=library)
         require_card(opener, arch)
         options = options_for(opener, quick=quick, target=target, seed=seed)
@@ -67,10 +67,15 @@ def probe(
     return EQUAL
 
 
-def _offline(folder: Path, progress: Progress, json: bool) -> int:
-    """Infer again from saved readings; exit code 1 where a class no longer allows its recorded rule."""
-    from gemmdesc.cli.offline import infer_again
+def _offline(folder: Path, out: Path | None, progress: Progress, json: bool) -> int:
+    """Infer again from saved readings; exit code 1 where a class no longer allows its recorded rule.
 
+    Where ``out`` is given, the profile of what the campaign had verified in full is written under it.
+    """
+    from gemmdesc.cli.offline import infer_again, write_recorded
+
+    if out is not None:
+        progress.say(f"wrote {write_recorded(folder, out, command_line())}")
     found = infer_again(folder, progress.report)
     if json:
         print_json([vars(a) for a in found])

@@ -87,6 +87,8 @@ class Campaign:
 
     def run(self) -> Findings:
         """Go on until the stop rule holds; everything learned is on disk as soon as it is known."""
+        library = self._workers.library
+        self._journal.append("sessions", records.session_to_plain(library.identity, library.device))
         blocks = self._options.first_blocks
         while True:
             self._timed("scan", self._scan, blocks)
@@ -94,7 +96,7 @@ class Campaign:
             self._timed("verify", self._verify_and_repair)
             unseen = self._unseen()
             if unseen <= self._options.target_unseen or self._tally.queries >= self._options.most_queries:
-                return self._findings(unseen)
+                return self.findings()
             blocks *= 3
 
     def _timed(self, phase: str, work: Callable[..., None], *arguments: Any) -> None:
@@ -206,11 +208,12 @@ class Campaign:
         singles = sum(1 for c in counts.values() if c == 1)
         return max(1, singles) / max(1, self._tally.queries)
 
-    def _findings(self, unseen: float) -> Findings:
+    def findings(self) -> Findings:
+        """What is known so far, whether or not the campaign has run to its end."""
         scanning = self._seconds["scan"]
         return Findings(
             options=self._options, tally=self._tally, rows=tuple(self._rows), outcomes=self._partition.outcomes,
-            verified=self._verified, unseen=unseen, unseen_all=unseen_mass(self._tally.counts.values()),
+            verified=self._verified, unseen=self._unseen(), unseen_all=unseen_mass(self._tally.counts.values()),
             scan_rate=self._asked / scanning if scanning else 0.0, seconds=dict(self._seconds),
         )  # fmt: skip
 

@@ -121,8 +121,10 @@ def _all_scalar(findings: Findings, row: Row) -> bool:
 def _evidence(findings: Findings, row: Row, seen: _Seen) -> Evidence:
     verdicts = Counter(v.verdict for v in seen.compared)
     equal = verdicts[Verdict.EQUAL]
-    different = verdicts[Verdict.DIFFERENT] + verdicts[Verdict.DECLINED]
-    verified = row.solved.rule is not None and equal > 0 and different == 0
+    different = sum(verdicts.values()) - equal - verdicts[Verdict.REFERENCE_FAILED]
+    # A campaign that was cut short has answers that nothing was compared on yet.
+    all_compared = {v.key for v in seen.compared} == set(seen.answers)
+    verified = row.solved.rule is not None and equal > 0 and different == 0 and all_compared
     outcomes = [findings.outcomes[c] for c in row.classes if c in findings.outcomes]
     names = sorted({n for v in seen.compared for n in v.kernels})[:_NAMES_KEPT]
     splits = [max(1, a.attribute("splitk_num") or 0) for a in seen.answers]

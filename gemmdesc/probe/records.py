@@ -14,7 +14,7 @@ from gemmdesc.probe.projection import Row, Solved
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.tasks import Verified
-from gemmdesc.problem import DeviceId, LibraryId
+from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion, to_plain
 from gemmdesc.rule import Rule, parse_rule
 
 if TYPE_CHECKING:
@@ -34,6 +34,18 @@ def identity(library: LibraryId, device: DeviceId, options: Options) -> dict[str
         "workspace_limit_bytes": scope.workspace_limit_bytes,
         "misaligned_share": scope.misaligned_share,
     }
+
+
+def session_to_plain(library: LibraryId, device: DeviceId) -> dict[str, Any]:
+    """Whom a session of a campaign asked, in full."""
+    return {"library": to_plain(library), "device": to_plain(device)}
+
+
+def session_from_plain(data: dict[str, Any]) -> tuple[LibraryId, DeviceId]:
+    """The library and device that :func:`session_to_plain` wrote."""
+    library = dict(data["library"])
+    version = LibraryVersion(**library.pop("version"))
+    return LibraryId(version=version, **library), DeviceId(**data["device"])
 
 
 def outcome_to_plain(key: AnswerKey, outcome: ClassOutcome) -> dict[str, Any]:
