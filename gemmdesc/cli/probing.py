@@ -42,7 +42,7 @@ def probe(
     target: Annotated[float, typer.Option(min=0.0, help="Stop at this estimate of the mass of unseen answers.")] = 1e-5,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     from_observations: Annotated[
-        Path | None, typer.Option(help="Instead: infer again, offline, from a campaign's folder; --out: write its profile.")
+        Path | None, typer.Option(help="Instead: infer again, offline, from a campaign's folder; --out: its profile.")
     ] = None,
     json: JsonOption = False,
 ) -> int:

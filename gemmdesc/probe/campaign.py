@@ -146,15 +146,21 @@ class Campaign:
     def _verify(self) -> list[tuple[Row, dict[AnswerKey, int]]]:
         """Compare what is not yet compared under its row's present rule; returns rows with classes that differed."""
         tasks = self._verify_tasks()
-        failed: dict[AnswerKey, tuple[Row, dict[AnswerKey, int]]] = {}
         for count, (task, result) in enumerate(self._workers.run(run_verify, tasks), 1):
             self._verified[task.key, result.number] = result
             self._journal.append("verified", records.verified_to_plain(result))
-            row = self._index.find(task.key)
-            if row is not None and result.verdict not in (Verdict.EQUAL, Verdict.REFERENCE_FAILED):
-                classes = failed.setdefault(row.key, (row, {}))[1]
-                classes[task.key.only(CLASS_ATTRIBUTES)] = result.number
             self._report("verify", count, len(tasks))
+        return self._failing()
+
+    def _failing(self) -> list[tuple[Row, dict[AnswerKey, int]]]:
+        """Rows whose present rule has failed, with a problem of each class that it failed on."""
+        failed: dict[AnswerKey, tuple[Row, dict[AnswerKey, int]]] = {}
+        for (key, number), result in self._verified.items():
+            row = self._index.find(key)
+            if row is None or row.solved.rule is None or row.solved.rule.text != result.rule:
+                continue
+            if result.verdict not in (Verdict.EQUAL, Verdict.REFERENCE_FAILED):
+                failed.setdefault(row.key, (row, {}))[1][key.only(CLASS_ATTRIBUTES)] = number
         return list(failed.values())
 
     def _verify_tasks(self) -> list[VerifyTask]:

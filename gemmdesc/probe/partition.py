@@ -77,7 +77,17 @@ class Partition:
             # Only these types show it, and the rules of others need it.
             showing = [n for n in nodes if n.classes[0].types[2] is DType.FLOAT32]
             self._solve([max(n.classes, key=lambda c: self._counts[c]) for n in showing])
-        return self._work(nodes)
+        rows = self._work(nodes)
+        # Classes with too few products to read take a known rule that gives their bytes; by now rules are known.
+        silent = [r for r in rows if r.solved.rule is None and not any(self._is_scalar(c) for c in r.classes)]
+        for key in (c for r in silent for c in r.classes):
+            self.outcomes.pop(key, None)
+        again = self._work([Node(classes=r.classes, named=r.named) for r in silent]) if self.rules else silent
+        return [*(r for r in rows if r not in silent), *again]
+
+    def _is_scalar(self, key: AnswerKey) -> bool:
+        outcome = self.outcomes.get(key)
+        return outcome is not None and outcome.scalar
 
     def repair(self, tally: Tally, failed: Sequence[tuple[Row, Mapping[AnswerKey, int]]]) -> list[Row]:
         """Rows in place of those whose rule failed; ``failed`` gives each one a problem of every class it failed on."""
