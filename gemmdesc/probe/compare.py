@@ -22,8 +22,8 @@ from gemmdesc.rule import Rule, evaluate_rule
 
 #: Rows and columns of D that one comparison replays, at most.
 WINDOW_SIDE = 16
-#: Families of the plain draws, in turn.
-FAMILIES = (Family.WIDE, Family.RAMP, Family.CANCELLING, Family.NORMAL, Family.SPECIALS)
+#: Families of the plain draws, in turn.  Where sums cancel, a narrow output still shows the order; elsewhere seldom.
+FAMILIES = (Family.CANCELLING, Family.WIDE, Family.CANCELLING, Family.RAMP, Family.CANCELLING, Family.SPECIALS)
 
 
 class Verdict(Enum):
@@ -60,19 +60,27 @@ def describe(rule: Rule, example: Example) -> GEMMDesc | None:
 
 
 def compare_rules(
-    library: Library, example: Example, rules: Sequence[Rule], draws: Sequence[Draw], *, side: int = WINDOW_SIDE
+    library: Library,
+    example: Example,
+    rules: Sequence[Rule],
+    draws: Sequence[Draw],
+    *,
+    side: int = WINDOW_SIDE,
+    others: Sequence[Rule] = (),
 ) -> tuple[Verdict, ...]:
     """One verdict for each rule over all ``draws``: different as soon as one byte of one draw differs.
 
-    At most ``side`` rows and columns of D are compared.
+    At most ``side`` rows and columns of D are compared.  Rival draws are built against what the ``others`` would give
+    here, and against mutants.
     """
+    rivals = tuple(d for d in (describe(r, example) for r in others) if d is not None)
     descs = [describe(r, example) for r in rules]
     verdicts = [Verdict.DECLINED if d is None else Verdict.EQUAL for d in descs]
     for draw in draws:
         lead = next((d for d, v in zip(descs, verdicts, strict=True) if d is not None and v is Verdict.EQUAL), None)
         if lead is None:
             break
-        a, b = operands(example.problem, lead, draw)
+        a, b = operands(example.problem, lead, draw, rivals)
         window = choose_window(example.problem, draw, side)
         got = library.run(example.problem, example.answer, a, b, window)
         if isinstance(got, Failed):
@@ -89,12 +97,17 @@ def compare_rules(
     return tuple(verdicts)
 
 
-def operands(problem: GemmProblem, desc: GEMMDesc, draw: Draw) -> tuple[Operand, Operand]:
-    """The draw's operands; a rival draw pits ``desc`` against one of its mutants, along the longer output axis."""
+def operands(
+    problem: GemmProblem, desc: GEMMDesc, draw: Draw, others: Sequence[GEMMDesc] = ()
+) -> tuple[Operand, Operand]:
+    """The draw's operands; a rival draw pits ``desc`` against one of the others or of its mutants, in turn."""
     if draw.rival:
-        rivals = mutants(desc, problem.k)
-        if rivals:
-            other = rivals[draw.number % len(rivals)].desc
+        own = normal_form(desc, problem.k)
+        differing = [d for d in others if normal_form(d, problem.k) != own]
+        changed = [m.desc for m in mutants(desc, problem.k)]
+        pool = differing if differing and (draw.number % 2 == 0 or not changed) else changed
+        if pool:
+            other = pool[draw.number // 2 % len(pool)]
             made = rival_operands(
                 desc, other, problem.k, seed=draw.seed, draw=draw.number, dtype=problem.a_dtype
             )

@@ -165,7 +165,7 @@ class TrialTask:
 
 
 def run_trial(library: Library, task: TrialTask) -> Verdict:
-    """Two plain draws on each of two problems."""
+    """Two plain draws and one built against a rival, on each of two problems."""
     chosen = _varied(task.source, task.numbers, _TRIAL_LOOKED_AT)
     examples = [e for e in (task.source.example(library, n) for n in chosen) if e is not None]
     before = [e for e in (task.source.example(library, n) for n in task.witnesses) if e is not None]
@@ -174,8 +174,11 @@ def run_trial(library: Library, task: TrialTask) -> Verdict:
         if task.rule is None:
             one = _trial_scalar(library, example)
         else:
-            draws = plain_draws(task.source.seed, 2, first=2 * number)
-            (one,) = compare_rules(library, example, [task.rule], draws, side=_TRIAL_SIDE)
+            seed = task.source.seed
+            draws = (*plain_draws(seed, 2, first=2 * number), *rival_draws(seed, 1, first=4 * number))
+            (one,) = compare_rules(
+                library, example, [task.rule], draws, side=_TRIAL_SIDE, others=task.rivals
+            )
         if one in (Verdict.DIFFERENT, Verdict.DECLINED):
             return one
         verdict = one if one is Verdict.EQUAL else verdict
@@ -249,7 +252,7 @@ def run_verify(library: Library, task: VerifyTask) -> Verified:
     plain = plain_draws(seed, task.draws - task.rivals, first=number % 97)
     draws = (*plain, *rival_draws(seed, task.rivals, first=number % 101))
     side = WINDOW_SIDE if task.rivals else _TRIAL_SIDE
-    (verdict,) = compare_rules(library, example, [task.rule], draws, side=side)
+    (verdict,) = compare_rules(library, example, [task.rule], draws, side=side, others=task.others)
     again = task.rivals and number % _STABILITY_EVERY == 0
     if again and verdict is Verdict.EQUAL and not _stable(library, example, draws[0]):
         verdict = Verdict.NONDETERMINISTIC
