@@ -122,8 +122,8 @@ def _evidence(findings: Findings, row: Row, seen: _Seen) -> Evidence:
     verdicts = Counter(v.verdict for v in seen.compared)
     equal = verdicts[Verdict.EQUAL]
     different = sum(verdicts.values()) - equal - verdicts[Verdict.REFERENCE_FAILED]
-    # A campaign that was cut short has answers that nothing was compared on yet.
-    all_compared = {v.key for v in seen.compared} == set(seen.answers)
+    # A campaign that was cut short, or whose reference failed, has answers that nothing was compared on.
+    all_compared = {v.key for v in seen.compared if v.verdict is Verdict.EQUAL} == set(seen.answers)
     verified = row.solved.rule is not None and equal > 0 and different == 0 and all_compared
     outcomes = [findings.outcomes[c] for c in row.classes if c in findings.outcomes]
     names = sorted({n for v in seen.compared for n in v.kernels})[:_NAMES_KEPT]

@@ -14,7 +14,7 @@ from gemmdesc.problem import AlgoConfig, GemmProblem, answer_from_plain, problem
 class StepWindow:
     """Step boundaries in ``begin`` .. ``end``.
 
-    ``ends`` lists every b there where k = b - 1 and k = b lie in different steps; boundaries at ``unread`` positions
+    ``ends`` lists every b there where k = b - 1 and k = b lie in different steps; boundaries at ``begin`` + 1
     are not known.
     """
 
