@@ -12,12 +12,13 @@ from gemmdesc.normal_form import normal_form
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """``kind`` names what was changed.
+    """``kind`` names what was changed, ``change`` also how.
 
-    It is one of chunk, residue, partial_type, merge_type, instruction_k, start, slice_order and tail.
+    The kind is one of chunk, residue, partial_type, merge_type, instruction_k, start, slice_order and tail.
     """
 
     kind: str
+    change: str
     desc: GEMMDesc
 
 
@@ -35,14 +36,16 @@ def _all(desc: GEMMDesc, k: int) -> Iterator[Mutant]:
             if isinstance(residue, ResidueFirst) and residue.k_loop_step % g:
                 residue = ResidueFirst(k_loop_step=g)
             changed = replace(leaf, instruction_k=g, residue=residue)
-            yield Mutant(kind="instruction_k", desc=replace(desc, accumulator=changed))
+            yield Mutant(kind="instruction_k", change=f"instruction_k={g}", desc=replace(desc, accumulator=changed))
     for residue in _other_residues(desc):
-        yield Mutant(kind="residue", desc=replace(desc, accumulator=replace(leaf, residue=residue)))
+        changed = replace(leaf, residue=residue)
+        yield Mutant(kind="residue", change=str(residue), desc=replace(desc, accumulator=changed))
     if desc.summed_k < k:
-        yield Mutant(kind="tail", desc=replace(desc, summed_k=k))
+        yield Mutant(kind="tail", change="tail", desc=replace(desc, summed_k=k))
     for i, cut in enumerate(desc.cuts):
-        for kind, other in _cut_mutants(cut, desc.output_dtype):
-            yield Mutant(kind=kind, desc=replace(desc, cuts=(*desc.cuts[:i], other, *desc.cuts[i + 1 :])))
+        for kind, how, other in _cut_mutants(cut, desc.output_dtype):
+            cuts = (*desc.cuts[:i], other, *desc.cuts[i + 1 :])
+            yield Mutant(kind=kind, change=f"cuts.{i}.{kind}={how}", desc=replace(desc, cuts=cuts))
 
 
 def _other_residues(desc: GEMMDesc) -> tuple[ResidueLast | ResidueFirst, ...]:
@@ -54,20 +57,20 @@ def _other_residues(desc: GEMMDesc) -> tuple[ResidueLast | ResidueFirst, ...]:
     return (ResidueLast(), *(ResidueFirst(k_loop_step=t) for t in turns if t >= g))
 
 
-def _cut_mutants(cut: Cut, output: DType) -> Iterator[tuple[str, Cut]]:
+def _cut_mutants(cut: Cut, output: DType) -> Iterator[tuple[str, str, Cut]]:
     narrow = output if output is not DType.FLOAT32 else DType.FLOAT16
     layout = cut.layout
     if isinstance(layout, Contiguous):
         grain = 64 if layout.span % 64 == 0 else 8
-        for span in (layout.span + grain, layout.span - grain):
-            if span >= 1:
-                yield "chunk", replace(cut, layout=replace(layout, span=span))
+        for off in (grain, -grain):
+            if layout.span + off >= 1:
+                yield "chunk", f"{off:+}", replace(cut, layout=replace(layout, span=layout.span + off))
         # The short part at the other end: the slices meet in another order of sizes.
         other = Short.FIRST if layout.short is Short.LAST else Short.LAST
-        yield "slice_order", replace(cut, layout=replace(layout, short=other))
+        yield "slice_order", other.value, replace(cut, layout=replace(layout, short=other))
     partial = narrow if cut.partial_dtype is DType.FLOAT32 else DType.FLOAT32
-    yield "partial_type", replace(cut, partial_dtype=partial)
+    yield "partial_type", partial.value, replace(cut, partial_dtype=partial)
     merge = narrow if cut.merge_dtype is DType.FLOAT32 else DType.FLOAT32
-    yield "merge_type", replace(cut, merge_dtype=merge)
+    yield "merge_type", merge.value, replace(cut, merge_dtype=merge)
     start = Start.ZERO if cut.start is Start.FIRST else Start.FIRST
-    yield "start", replace(cut, start=start)
+    yield "start", start.value, replace(cut, start=start)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
 from gemmdesc.descriptor import CastTo, FusedDot, GEMMDesc, ScalarStep
 from gemmdesc.dtypes import DType, represents
-from gemmdesc.schedule import ROUNDINGS, Op, Schedule, make_schedule
+from gemmdesc.schedule import ROUNDINGS, Index, Op, Schedule, make_schedule
 from gemmdesc.text import to_text
 
 
@@ -40,8 +41,9 @@ class _Node:
     negative_zero: bool
 
 
+@lru_cache(maxsize=4096)
 def normal_form(desc: GEMMDesc, k: int) -> NormalForm:
-    """The normal form of ``desc`` at inner size ``k`` (pure; time and memory proportional to k)."""
+    """The normal form of ``desc`` at inner size ``k`` (pure; time and memory proportional to k; the last are kept)."""
     schedule = make_schedule(desc, k)
     root = _fold(desc, schedule)
     parts = [b"gemm", desc.a_dtype.value.encode(), desc.b_dtype.value.encode()]
@@ -70,12 +72,16 @@ def _hash(*parts: bytes) -> bytes:
     return h.digest()[:16]
 
 
+_EMPTY_DIGEST = _hash(b"empty")
+
+
 def _fold(desc: GEMMDesc, schedule: Schedule) -> _Node:
+    leaves = _Leaves(desc, schedule)
     stack: list[_Node] = []
     for op, argument in schedule.program.tolist():
-        match Op(op):
+        match op:
             case Op.LEAF:
-                stack.append(_leaf(desc, schedule, argument))
+                stack.append(leaves.node(argument))
             case Op.ROUND:
                 stack.append(_round(stack.pop(), ROUNDINGS[argument]))
             case Op.ADD:
@@ -87,31 +93,59 @@ def _fold(desc: GEMMDesc, schedule: Schedule) -> _Node:
     return root
 
 
-_EMPTY = b"empty"
 #: Stands for every zero_exponent that no operand can show.
 _HIDDEN = 0
 
 
-def _leaf(desc: GEMMDesc, schedule: Schedule, leaf: int) -> _Node:
-    begin, end = schedule.leaf_offsets[leaf], schedule.leaf_offsets[leaf + 1]
-    step = desc.accumulator.step
-    dtype = DType.FLOAT32
-    if isinstance(step, FusedDot):
-        dtype = step.accumulator_dtype
-        if not zero_exponent_shows(step, desc.a_dtype, desc.b_dtype):
-            step = replace(step, zero_exponent=_HIDDEN)
-    elif _product_exact(desc):
-        step = ScalarStep(fused=True)
-    if begin == end:
-        return _Node(_hash(_EMPTY), dtype, False)
-    ends = schedule.step_ends[schedule.step_offsets[leaf] : schedule.step_offsets[leaf + 1]]
-    ks = schedule.order[begin:end]
-    if (np.diff(ks) < 0).any():
-        owner = np.searchsorted(ends - begin, np.arange(end - begin), side="right")
-        ks = ks[np.lexsort((ks, owner))]
-    model = to_text(step).encode()
-    # A chain starts from +0.0, and +0.0 plus anything is never -0.0; a fused step returns +0.0 for an exact zero.
-    return _Node(_hash(b"leaf", model, (ends - begin).tobytes(), ks.tobytes()), dtype, False)
+class _Leaves:
+    """Nodes of a schedule's leaves; what leaves share is worked out once."""
+
+    def __init__(self, desc: GEMMDesc, schedule: Schedule) -> None:
+        step = desc.accumulator.step
+        self._dtype = DType.FLOAT32
+        if isinstance(step, FusedDot):
+            self._dtype = step.accumulator_dtype
+            if not zero_exponent_shows(step, desc.a_dtype, desc.b_dtype):
+                step = replace(step, zero_exponent=_HIDDEN)
+        elif _product_exact(desc):
+            step = ScalarStep(fused=True)
+        self._model = to_text(step).encode()
+        self._schedule = schedule
+        self._offsets = schedule.leaf_offsets.tolist()
+        self._step_offsets = schedule.step_offsets.tolist()
+        # Cuts into contiguous parts leave k ascending throughout.
+        order = schedule.order
+        self._ascending = bool((order == np.arange(len(order))).all())
+        self._stepping: dict[int, bytes] = {}
+
+    def node(self, leaf: int) -> _Node:
+        begin, end = self._offsets[leaf], self._offsets[leaf + 1]
+        if begin == end:
+            return _Node(_EMPTY_DIGEST, self._dtype, False)
+        # A chain starts from +0.0, and +0.0 plus anything is never -0.0; a fused step returns +0.0 for an exact zero.
+        return _Node(
+            _hash(b"leaf", self._model, self._steps(leaf, begin, end), self._ks(leaf, begin, end)), self._dtype, False
+        )
+
+    def _steps(self, leaf: int, begin: int, end: int) -> bytes:
+        """Where steps end within the leaf, which depends on its length alone."""
+        known = self._stepping.get(end - begin)
+        if known is None:
+            known = self._stepping[end - begin] = _hash((self._ends(leaf) - begin).tobytes())
+        return known
+
+    def _ends(self, leaf: int) -> Index:
+        return self._schedule.step_ends[self._step_offsets[leaf] : self._step_offsets[leaf + 1]]
+
+    def _ks(self, leaf: int, begin: int, end: int) -> bytes:
+        """Which k the leaf sums, in order of steps, ascending within each; a run of neighbours by its first one."""
+        if self._ascending:
+            return b"from %d" % begin
+        ks = self._schedule.order[begin:end]
+        if (np.diff(ks) < 0).any():
+            owner = np.searchsorted(self._ends(leaf) - begin, np.arange(end - begin), side="right")
+            ks = ks[np.lexsort((ks, owner))]
+        return b"from %d" % ks[0] if (np.diff(ks) == 1).all() else ks.tobytes()
 
 
 def zero_exponent_shows(step: FusedDot, a_dtype: DType, b_dtype: DType) -> bool:
@@ -137,16 +171,16 @@ def _product_exact(desc: GEMMDesc) -> bool:
 
 
 def _round(node: _Node, dtype: DType) -> _Node:
-    if represents(dtype, node.dtype) or node.digest == _hash(_EMPTY):
+    if represents(dtype, node.dtype) or node.digest == _EMPTY_DIGEST:
         return node
     # A tiny negative value may round to -0.0.
     return _Node(_hash(b"round", dtype.value.encode(), node.digest), dtype, True)
 
 
 def _add(left: _Node, right: _Node) -> _Node:
-    if left.digest == _hash(_EMPTY):
+    if left.digest == _EMPTY_DIGEST:
         return _positive_zero(right)
-    if right.digest == _hash(_EMPTY):
+    if right.digest == _EMPTY_DIGEST:
         return _positive_zero(left)
     first, second = sorted((left.digest, right.digest))
     both = left.negative_zero and right.negative_zero

@@ -105,7 +105,7 @@ def test_progress_lines_go_to_stderr_only_now_and_then(capsys: pytest.CaptureFix
             progress.report("work", done, 100)
     out, err = capsys.readouterr()
     assert not out
-    assert err.splitlines() == ["work: 1/100", "work: 100/100"]
+    assert err.splitlines() == ["work: 1/100 (0 s)", "work: 100/100 (0 s)"]
 
 
 # --- env --------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -18,10 +20,11 @@ from gemmdesc.operands import (
     PatternOperand,
     Patterns,
     SparseOperand,
+    cuda_fill,
     torch_integer,
 )
 from gemmdesc.operands import hashed as hashed_module
-from gemmdesc.operands.families import WIDE_EXPONENTS, special_patterns
+from gemmdesc.operands.families import WIDE_EXPONENTS, extent, hashed_bits, special_patterns
 from gemmdesc.operands.lanes import absorb, finalise, finalise_word
 
 ROLES = ("a", "b")
@@ -90,6 +93,101 @@ def test_the_card_makes_numpys_bytes(dtype: DType) -> None:
     for operand in _explicit(dtype):
         raw = operand.torch_bits(9, 5, "cuda").cpu().numpy().view(f"u{dtype.itemsize}")
         np.testing.assert_array_equal(raw, operand.bits(9, 5))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DType, ids=lambda d: d.value)
+@pytest.mark.parametrize("family", Family, ids=lambda f: f.value)
+def test_the_kernel_makes_numpys_bytes_in_every_shape(family: Family, dtype: DType) -> None:
+    assert cuda_fill.available()
+    for role in ROLES:
+        operand = _hashed(family, dtype, role, draw=3)
+        for outer, k in ((1, 1), (3, 5), (33, 1000), (257, 4099), (70000, 3), (2, 100003), (0, 4), (4, 0)):
+            tensor = operand.torch_bits(outer, k, "cuda")
+            assert tensor.dtype == torch_integer(dtype)
+            raw = tensor.cpu().numpy().view(f"u{dtype.itemsize}")
+            np.testing.assert_array_equal(raw, operand.bits(outer, k))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", Family, ids=lambda f: f.value)
+def test_the_card_needs_no_kernel(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_fill, "available", lambda: False)
+    for dtype in DType:
+        raw = _hashed(family, dtype).torch_bits(33, 1003, "cuda").cpu().numpy().view(f"u{dtype.itemsize}")
+        np.testing.assert_array_equal(raw, _hashed(family, dtype).bits(33, 1003))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("outer", "k"), [((1 << 20) + 3, 2051), (3, (1 << 30) + 7), ((1 << 31) + 5, 1)])
+@pytest.mark.parametrize("family", [Family.RAMP, Family.CANCELLING, Family.SPECIALS], ids=lambda f: f.value)
+def test_the_card_counts_beyond_two_to_the_31(family: Family, outer: int, k: int, rng: np.random.Generator) -> None:
+    import torch
+
+    operand = _hashed(family, DType.FLOAT8_E5M2)
+    out = operand.torch_bits(outer, k, "cuda")
+    flat = np.concatenate([rng.integers(0, outer * k, 100_000), (1 << 31) + np.arange(-300, 5), [0, outer * k - 1]])
+    base, (length, levels) = absorb(5, 0, ord("a")), extent(k)
+    expected = hashed_bits(
+        family, operand.dtype, "a", base=base, i=flat // k, kk=flat % k, length=length, levels=levels
+    )
+    got = out.view(-1)[torch.from_numpy(flat).cuda()].cpu().numpy().view(np.uint8)
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.gpu
+def test_the_card_places_entries_beyond_two_to_the_31() -> None:
+    outer, k = (1 << 20) + 3, 2051
+    entries = Entries(outer=np.array([outer - 1, 0, 1 << 20]), k=np.array([k - 1, 7, 2]), bits=np.array([1, 2, 3]))
+    out = SparseOperand(dtype=DType.FLOAT8_E5M2, background_bits=0, entries=entries).torch_bits(outer, k, "cuda")
+    assert int((out != 0).sum()) == 3
+    assert [int(out[i, kk]) for i, kk in ((outer - 1, k - 1), (0, 7), (1 << 20, 2))] == [1, 2, 3]
+
+
+@pytest.mark.gpu
+def test_the_card_works_on_the_current_stream_of_any_thread() -> None:
+    import torch
+
+    operands = [_hashed(Family.WIDE), *_explicit(DType.FLOAT16)]
+    side, results = torch.cuda.Stream(), []
+
+    def make() -> None:
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(10_000_000)
+            results.extend(operand.torch_bits(9, 5, "cuda") for operand in operands)
+        side.synchronize()
+
+    make()
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    for operand, tensor in zip(operands * 2, results, strict=True):
+        np.testing.assert_array_equal(tensor.cpu().numpy().view(np.uint16), operand.bits(9, 5))
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_holds_the_kernel_alone() -> None:
+    import torch
+
+    operand = _hashed(Family.CANCELLING)
+    operand.torch_bits(33, 65, "cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = operand.torch_bits(33, 65, "cuda")
+    out.zero_()
+    graph.replay()
+    np.testing.assert_array_equal(out.cpu().numpy().view(np.uint16), operand.bits(33, 65))
+
+
+@pytest.mark.gpu
+def test_every_card_makes_the_same_bytes() -> None:
+    import torch
+
+    for index in range(torch.cuda.device_count()):
+        for operand in (_hashed(Family.WIDE), *_explicit(DType.FLOAT16)):
+            tensor = operand.torch_bits(9, 5, f"cuda:{index}")
+            assert tensor.device.index == index
+            np.testing.assert_array_equal(tensor.cpu().numpy().view(np.uint16), operand.bits(9, 5))
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.FLOAT32, DType.FLOAT8_E5M2], ids=lambda d: d.value)

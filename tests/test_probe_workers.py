@@ -49,20 +49,13 @@ def test_in_process() -> None:
 
 def test_a_pool_returns_every_result_once(pool: ProcessPool) -> None:
     assert pool.library.identity.version.patch == 5
-    for products in (True, False):
-        found = list(pool.run(version_times, range(50), products=products))
-        assert sorted(found) == [(i, 5 * i) for i in range(50)]
+    found = list(pool.run(version_times, range(50)))
+    assert sorted(found) == [(i, 5 * i) for i in range(50)]
     assert list(pool.run(version_times, [])) == []
     # One item is less than there are processes.
     assert list(pool.run(version_times, [9])) == [(9, 45)]
     used = {place for _, place in pool.run(process_of, range(40))}
     assert os.getpid() not in used
-
-
-def test_products_stay_on_some_of_the_processes(pool: ProcessPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "PRODUCT_PROCESSES", 1)
-    assert len({place for _, place in pool.run(process_of, range(20))}) == 1
-    assert len({place for _, place in pool.run(process_of, range(20), products=False)}) == 2
 
 
 def test_a_task_that_raises_names_its_item(pool: ProcessPool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,21 +32,32 @@ def decode(bits: Bits, dtype: DType) -> tuple[Values, Exponents]:
         raise InvalidInputError("dtype must be at most 32 bits wide (got float64)")
     if bits.dtype != bits_dtype(dtype):
         raise InvalidInputError(f"bits must be {bits_dtype(dtype)} patterns of {dtype.value} (got {bits.dtype})")
-    layout = dtype.format
     bits = np.ascontiguousarray(bits)
-    if layout.storage_bits > 16 or bits.size < 1 << layout.storage_bits:
-        return _decode_patterns(bits, layout)
-    # For many elements a table over all patterns is far cheaper than ldexp on each.
-    values, exponents = _decode_patterns(np.arange(1 << layout.storage_bits, dtype=np.uint32), layout)
-    return values[bits], exponents[bits]
+    if dtype.format.storage_bits > 16:
+        return _decode_wide(bits, dtype.format)
+    index = bits.astype(np.intp)
+    values, exponents = _table(dtype)
+    return np.take(values, index), np.take(exponents, index)
 
 
-def _decode_patterns(bits: Bits, layout: Format) -> tuple[Values, Exponents]:
-    exponent_bits = (1 - layout.min_exponent).bit_length() + 1
-    unused = layout.storage_bits - 1 - exponent_bits - layout.fraction_bits
-    pattern = bits.astype(np.int64) >> unused
-    fraction = pattern & ((1 << layout.fraction_bits) - 1)
-    field = (pattern >> layout.fraction_bits) & ((1 << exponent_bits) - 1)
+def _decode_wide(bits: Bits, layout: Format) -> tuple[Values, Exponents]:
+    """Of the formats with the exponent of float32, in 32 bits: their patterns are float32 already."""
+    pattern = bits >> (23 - layout.fraction_bits) << (23 - layout.fraction_bits)
+    magnitude = pattern & 0x7FFFFFFF
+    quiet = np.where(magnitude > 0x7F800000, pattern & 0x80000000 | 0x7FC00000, pattern)
+    exponents = np.maximum(magnitude >> 23, 1).astype(np.int16) - np.int16(127)
+    exponents[magnitude == 0] = ZERO_OPERAND_EXPONENT
+    return quiet.view(np.float32), exponents
+
+
+@cache
+def _table(dtype: DType) -> tuple[Values, Exponents]:
+    """All patterns of a format of at most 16 bits: looking them up is far cheaper than ldexp on each element."""
+    layout = dtype.format
+    bits = np.arange(1 << layout.storage_bits)
+    exponent_bits = layout.storage_bits - 1 - layout.fraction_bits
+    fraction = bits & ((1 << layout.fraction_bits) - 1)
+    field = (bits >> layout.fraction_bits) & ((1 << exponent_bits) - 1)
     negative = (bits >> (layout.storage_bits - 1)) & 1 == 1
 
     exponent = np.maximum(field, 1) + (layout.min_exponent - 1)

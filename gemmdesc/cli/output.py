@@ -101,7 +101,7 @@ class Progress:
     def __init__(self) -> None:
         self._rich: RichProgress | None = None
         self._bars: dict[str, Any] = {}
-        self._phase, self._said = "", 0.0
+        self._phase, self._said, self._began = "", 0.0, monotonic()
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
@@ -128,7 +128,8 @@ class Progress:
             return
         now = monotonic()
         if phase != self._phase or done == total or now - self._said >= _LINE_SECONDS:
-            typer.echo(f"{phase}: {done}" + ("" if total is None else f"/{total}"), err=True)
+            of = "" if total is None else f"/{total}"
+            typer.echo(f"{phase}: {done}{of} ({now - self._began:.0f} s)", err=True)
             self._phase, self._said = phase, now
 
     def say(self, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Memory that torch's allocator may keep between runs.
 _KEPT_BYTES = 1 << 30
+#: Tries of a product for which memory is lacking, and seconds before each further one: others work beside this process.
+_MEMORY_TRIES, _MEMORY_SECONDS = 5, 0.5
 
 
 class CublasLt:
@@ -205,12 +208,29 @@ class CublasLt:
         for name, operand, dtype in (("a", a, problem.a_dtype), ("b", b, problem.b_dtype)):
             if operand.dtype is not dtype:
                 raise InvalidInputError(f"{name} must be of {dtype.value} (got {operand.dtype.value})")
+        for attempt in range(_MEMORY_TRIES):
+            time.sleep(attempt * _MEMORY_SECONDS)
+            found = self._attempt(problem, answer, (a, b), window)
+            if found is not None:
+                return found
+        return Failed(status="out of memory")
+
+    def _attempt(
+        self, problem: GemmProblem, answer: AlgoConfig, operands: tuple[Operand, Operand], window: Window | None
+    ) -> Bits | Failed | None:
+        """One try of :meth:`run`; None where memory was lacking."""
+        import torch
+
+        a, b = operands
         try:
             stored_a = store_a(problem, a.torch_bits(problem.m, problem.k, self._place))
             stored_b = store_b(problem, b.torch_bits(problem.n, problem.k, self._place))
             d = empty_d(problem, self._place)
             failed = self.run_on_device(problem, answer, stored_a, stored_b, d)
             return failed if failed is not None else self._fetch(problem, d, window)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            return None
         except _cuda_errors() as error:
             return Failed(status=(str(error).splitlines() or [type(error).__name__])[0])
         finally:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Rows = npt.NDArray[np.int64]
 
+#: Largest array that travels to a CUDA device through page-locked memory, which torch keeps for the next one.
+PINNED_BYTES = 1 << 26
+
 
 class Operand(Protocol):
     """One side of a matrix product, seen as ``outer`` rows (rows of op(A), columns of op(B)) of ``k`` elements.
@@ -47,9 +50,34 @@ class Operand(Protocol):
 
 def torch_integer(dtype: DType) -> torch.dtype:
     """The signed torch integer that holds one element of ``dtype``."""
+    return _torch_integer(dtype.itemsize)
+
+
+def _torch_integer(itemsize: int) -> torch.dtype:
     import torch
 
-    return {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    return {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[itemsize]
+
+
+def to_device(array: npt.NDArray[np.signedinteger], device: torch.device | str) -> torch.Tensor:
+    """A copy of ``array`` on ``device``.
+
+    On a CUDA device it is enqueued on torch's current stream, and up to ``PINNED_BYTES`` nothing waits for it.
+    """
+    import torch
+
+    place = torch.device(device)
+    if place.type != "cuda" or array.nbytes > PINNED_BYTES:
+        return torch.from_numpy(array.copy()).to(place)
+    staged = torch.empty(array.shape, dtype=_torch_integer(array.itemsize), pin_memory=True)
+    np.copyto(staged.numpy(), array)
+    return staged.to(place, non_blocking=True)
+
+
+def signed_view(bits: Bits) -> npt.NDArray[np.signedinteger]:
+    """The same bytes as signed integers of the same size."""
+    view: npt.NDArray[np.signedinteger] = bits.view(f"i{bits.itemsize}")
+    return view
 
 
 def signed(value: int, dtype: DType) -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gemmdesc.bits import Bits, bits_dtype
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
-from gemmdesc.operands.base import Rows, check_bits, check_shape, signed, torch_integer
+from gemmdesc.operands.base import Rows, check_bits, check_shape, signed, signed_view, to_device, torch_integer
 
 if TYPE_CHECKING:
     import torch
@@ -107,9 +107,9 @@ class SparseOperand:
         kind = torch_integer(self.dtype)
         out = torch.full((outer, k), signed(self.background_bits, self.dtype), dtype=kind, device=device)
         if len(self.entries.outer):
-            row, column = (torch.from_numpy(x.copy()).to(device) for x in (self.entries.outer, self.entries.k))
-            raw = self.entries.bits.astype(bits_dtype(self.dtype)).view(f"i{self.dtype.itemsize}")
-            out[row, column] = torch.from_numpy(raw).to(device)
+            at = to_device(self.entries.outer * k + self.entries.k, device)
+            values = to_device(signed_view(self.entries.bits.astype(bits_dtype(self.dtype))), device)
+            out.view(-1).scatter_(0, at, values)
         return out
 
     def _check_entries(self, outer: int, k: int) -> None:
@@ -150,10 +150,8 @@ class DenseOperand:
 
     def torch_bits(self, outer: int, k: int, device: torch.device | str) -> torch.Tensor:
         """See :meth:`gemmdesc.operands.Operand.torch_bits`."""
-        import torch
-
         self._check(outer, k)
-        return torch.from_numpy(self.array.view(f"i{self.dtype.itemsize}").copy()).to(device)
+        return to_device(signed_view(self.array), device)
 
     def _check(self, outer: int, k: int) -> None:
         if self.array.shape != (outer, k):

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gemmdesc.dtypes import DType
-from gemmdesc.operands.lanes import Lanes, as_signed, field, finalise, flag, packed, select
+from gemmdesc.operands.lanes import (
+    Lanes,
+    as_signed,
+    element_words,
+    field,
+    finalise,
+    flag,
+    packed,
+    row_words,
+    select,
+)
 
 
 class Family(Enum):
@@ -58,14 +68,18 @@ _SALT = as_signed(0xA0761D6478BD642F)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cells:
-    """A tile of elements: ``words`` (r, c) and ``rows`` (r, 1) hash words, ``kk`` (1, c) indices, the whole ``k``."""
+    """A tile of elements: ``words`` (r, c) and ``rows`` (r, 1) hash words, ``kk`` (1, c) indices.
+
+    ``length`` and ``levels`` describe the whole k (see :func:`extent`).
+    """
 
     dtype: DType
     role: str
     words: Lanes
     rows: Lanes
     kk: Lanes
-    k: int
+    length: Lanes
+    levels: Lanes
 
     @property
     def sign(self) -> Lanes:
@@ -75,6 +89,22 @@ class Cells:
     def fraction(self) -> Lanes:
         bits = self.dtype.format.fraction_bits
         return field(self.words if bits <= 24 else finalise(self.words ^ _SALT), 0, bits)
+
+
+def extent(k: int) -> tuple[int, int]:
+    """``length``: k, at least 1; ``levels``: the number of bits of the largest index below that, at least 1."""
+    length = max(k, 1)
+    return length, max(1, (length - 1).bit_length())
+
+
+def hashed_bits(
+    family: Family, dtype: DType, role: str, *, base: Lanes, i: Lanes, kk: Lanes, length: Lanes, levels: Lanes
+) -> Lanes:
+    """:func:`element_bits` of rows ``i`` (r, 1) and k indices ``kk`` (1, c), hashed from the word ``base``."""
+    rows = row_words(base, i)
+    words = element_words(rows, kk)
+    cells = Cells(dtype=dtype, role=role, words=words, rows=rows, kk=kk, length=length, levels=levels)
+    return element_bits(family, cells)
 
 
 def element_bits(family: Family, cells: Cells) -> Lanes:
@@ -118,7 +148,7 @@ def _ramp(cells: Cells) -> Lanes:
     if cells.role == "b":
         return _positive(cells)
     low, high = WIDE_EXPONENTS[cells.dtype]
-    rise = (cells.kk * (high - low + 1)) // max(cells.k, 1)
+    rise = (cells.kk * (high - low + 1)) // cells.length
     exponent = select(field(cells.rows, 20, 1), low + rise, high - rise)
     return compose(cells.dtype, cells.sign * 0 + (cells.kk & 1), exponent, cells.fraction)
 
@@ -130,8 +160,7 @@ def _cancelling(cells: Cells) -> Lanes:
         row = finalise(cells.rows ^ _SALT)
         fraction = (field(row, 0, bits) & ~3) | low_bits
         return compose(cells.dtype, field(row, 63, 1), _uniform_exponent(cells, row), fraction)
-    levels = max(1, (max(cells.k, 1) - 1).bit_length())
-    distance = (cells.rows * 0 + 1) << ((field(cells.rows, 24, 16) * levels) >> 16)
+    distance = (cells.rows * 0 + 1) << ((field(cells.rows, 24, 16) * cells.levels) >> 16)
     second = flag((cells.kk & distance) != 0)
     leader = cells.kk & ~distance
     shared = finalise((leader * _SALT) ^ cells.rows)

@@ -10,9 +10,10 @@ import numpy as np
 from gemmdesc.bits import Bits, bits_dtype
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
+from gemmdesc.operands import cuda_fill
 from gemmdesc.operands.base import Rows, check_shape, tiles, torch_integer
-from gemmdesc.operands.families import Cells, Family, element_bits
-from gemmdesc.operands.lanes import Lanes, absorb, element_words, row_words
+from gemmdesc.operands.families import Family, extent, hashed_bits
+from gemmdesc.operands.lanes import Lanes, absorb
 
 if TYPE_CHECKING:
     import torch
@@ -56,22 +57,39 @@ class HashOperand:
         return out
 
     def torch_bits(self, outer: int, k: int, device: torch.device | str) -> torch.Tensor:
-        """See :meth:`gemmdesc.operands.Operand.torch_bits`."""
+        """See :meth:`gemmdesc.operands.Operand.torch_bits`; on a CUDA device one kernel, on torch's current stream.
+
+        Raises:
+            LibraryError: NVRTC or the driver refuses that kernel.
+        """
         import torch
 
         check_shape(outer, k, np.empty(0, dtype=np.int64))
         place = torch.device(device)
         out = torch.empty((outer, k), dtype=torch_integer(self.dtype), device=place)
-        top = 1 << (self.dtype.format.storage_bits - 1)
-        for down, across in tiles(outer, k, TORCH_TILE.get(place.type, TORCH_DEFAULT_TILE)):
-            i = torch.arange(down.start, down.stop, dtype=torch.int64, device=place)[:, None]
-            kk = torch.arange(across.start, across.stop, dtype=torch.int64, device=place)[None, :]
-            tile = self._tile(i, kk, k)
-            out[down, across] = tile if out.dtype == torch.int64 else (tile ^ top) - top
+        if place.type == "cuda" and cuda_fill.available():
+            cuda_fill.fill(out, family=self.family, dtype=self.dtype, role=self.role, base=self._base)
+        else:
+            self._fill_in_tiles(out)
         return out
 
+    def _fill_in_tiles(self, out: torch.Tensor) -> None:
+        import torch
+
+        outer, k = out.shape
+        top = 1 << (self.dtype.format.storage_bits - 1)
+        for down, across in tiles(outer, k, TORCH_TILE.get(out.device.type, TORCH_DEFAULT_TILE)):
+            i = torch.arange(down.start, down.stop, dtype=torch.int64, device=out.device)[:, None]
+            kk = torch.arange(across.start, across.stop, dtype=torch.int64, device=out.device)[None, :]
+            tile = self._tile(i, kk, k)
+            out[down, across] = tile if out.dtype == torch.int64 else (tile ^ top) - top
+
+    @property
+    def _base(self) -> int:
+        return absorb(self.seed, self.draw, ord(self.role))
+
     def _tile(self, i: Lanes, kk: Lanes, k: int) -> Lanes:
-        base = absorb(self.seed, self.draw, ord(self.role))
-        rows = row_words(base, i)
-        words = element_words(rows, kk)
-        return element_bits(self.family, Cells(dtype=self.dtype, role=self.role, words=words, rows=rows, kk=kk, k=k))
+        length, levels = extent(k)
+        return hashed_bits(
+            self.family, self.dtype, self.role, base=self._base, i=i, kk=kk, length=length, levels=levels
+        )

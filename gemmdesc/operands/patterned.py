@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gemmdesc.bits import Bits, bits_dtype
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
-from gemmdesc.operands.base import Operand, Rows, check_shape
+from gemmdesc.operands.base import Operand, Rows, check_shape, signed_view, to_device
 from gemmdesc.operands.lanes import Lanes, absorb, field, row_words
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class PatternOperand:
         self._check(k)
         out = self.background.torch_bits(outer, k, device)
         which = self._which(torch.arange(outer, dtype=torch.int64, device=device))
-        raw = self.patterns.bits.astype(bits_dtype(self.dtype)).view(f"i{self.dtype.itemsize}")
-        at, values = (torch.from_numpy(x.copy()).to(device) for x in (self.patterns.k, raw))
+        at = to_device(self.patterns.k, device)
+        values = to_device(signed_view(self.patterns.bits.astype(bits_dtype(self.dtype))), device)
         return out.scatter_(1, at[which], values[which])
 
     def _which(self, i: Lanes) -> Lanes:

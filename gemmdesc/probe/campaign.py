@@ -15,9 +15,11 @@ from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.partition import Partition, Report
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, FAMILY_ATTRIBUTES, Row, RowIndex
+from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.sampling import Scope
 from gemmdesc.probe.scan import Tally, block_from_plain, block_to_plain, unseen_mass
 from gemmdesc.probe.solve import ClassOutcome
+from gemmdesc.probe.survey import survey
 from gemmdesc.probe.tasks import Draws, ScanTask, Verified, VerifyTask, cheapest_first, run_scan, run_verify
 from gemmdesc.probe.workers import Workers
 from gemmdesc.rule import Rule
@@ -77,6 +79,9 @@ class Campaign:
             self._tally.add(block_from_plain(data))
         self._partition = Partition(workers, self._source, report, self._journal)
         found = map(records.verified_from_plain, self._journal.read("verified"))
+        self._surveyed: set[int] = set()
+        for data in self._journal.read("survey"):
+            self._take_in(*records.surveyed_from_plain(data))
         self._verified = {(v.key, v.number): v for v in found}
         self._rows: list[Row] = []
         for data in self._journal.read("rows"):
@@ -92,6 +97,7 @@ class Campaign:
         blocks = self._options.first_blocks
         while True:
             self._timed("scan", self._scan, blocks)
+            self._timed("survey", self._survey)
             self._timed("solve", self._make_rows)
             self._timed("verify", self._verify_and_repair)
             unseen = self._unseen()
@@ -106,11 +112,23 @@ class Campaign:
 
     def _scan(self, blocks: int) -> None:
         tasks = [ScanTask(source=self._source, block=b) for b in range(blocks) if b not in self._tally.blocks]
-        for done, (_, block) in enumerate(self._workers.run(run_scan, tasks, products=False), 1):
+        for done, (_, block) in enumerate(self._workers.run(run_scan, tasks), 1):
             self._journal.append("scan", block_to_plain(block))
             self._tally.add(block)
             self._asked += block.queries
             self._report("scan", done, len(tasks))
+
+    def _survey(self) -> None:
+        """Read several answers of every family not read yet."""
+        known = frozenset(self._surveyed)
+        for family, reading in survey(self._workers, self._source, self._tally, known, self._report):
+            self._journal.append("survey", records.surveyed_to_plain(family, reading))
+            self._take_in(family, reading)
+
+    def _take_in(self, family: int, reading: Reading | None) -> None:
+        self._surveyed.add(family)
+        if reading is not None:
+            self._partition.pool.add((reading,))
 
     def _make_rows(self) -> None:
         """Rows for classes that none takes yet."""

@@ -16,12 +16,15 @@ from gemmdesc.mutants import mutants
 from gemmdesc.normal_form import normal_form
 from gemmdesc.operands import Family, HashOperand, Operand
 from gemmdesc.probe.scan import Example
+from gemmdesc.probe.telling import MUTANT_K
 from gemmdesc.problem import Failed, GemmProblem, environment
-from gemmdesc.rivals import rival_operands
+from gemmdesc.rivals import rival_set_operands
 from gemmdesc.rule import Rule, evaluate_rule
 
 #: Rows and columns of D that one comparison replays, at most.
 WINDOW_SIDE = 16
+#: Rows (or columns) of D that a comparison with rivals replays: each was built against one of them.
+RIVAL_ROWS = 64
 #: Families of the plain draws, in turn.  Where sums cancel, a narrow output still shows the order; elsewhere seldom.
 FAMILIES = (Family.CANCELLING, Family.WIDE, Family.CANCELLING, Family.RAMP, Family.CANCELLING, Family.SPECIALS)
 
@@ -38,7 +41,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """One pair of operands: a family, or a rival draw against mutant number ``rival``."""
+    """One pair of operands: of a family, or built against rivals.
+
+    ``number`` names the family; of rival draws, even ones cancel and odd ones are tiny (``rival_set_operands``).
+    """
 
     seed: int
     number: int
@@ -73,8 +79,8 @@ def compare_rules(
     At most ``side`` rows and columns of D are compared.  Rival draws are built against what the ``others`` would give
     here, and against mutants.
     """
-    rivals = tuple(d for d in (describe(r, example) for r in others) if d is not None)
     descs = [describe(r, example) for r in rules]
+    rivals = tuple(d for d in (*(describe(r, example) for r in others), *descs) if d is not None)
     verdicts = [Verdict.DECLINED if d is None else Verdict.EQUAL for d in descs]
     for draw in draws:
         lead = next((d for d, v in zip(descs, verdicts, strict=True) if d is not None and v is Verdict.EQUAL), None)
@@ -100,19 +106,17 @@ def compare_rules(
 def operands(
     problem: GemmProblem, desc: GEMMDesc, draw: Draw, others: Sequence[GEMMDesc] = ()
 ) -> tuple[Operand, Operand]:
-    """The draw's operands; a rival draw pits ``desc`` against one of the others or of its mutants, in turn."""
+    """The draw's operands; a rival draw pits ``desc`` against all of the others and of its mutants that differ here."""
     if draw.rival:
         own = normal_form(desc, problem.k)
-        differing = [d for d in others if normal_form(d, problem.k) != own]
-        changed = [m.desc for m in mutants(desc, problem.k)]
-        pool = differing if differing and (draw.number % 2 == 0 or not changed) else changed
-        if pool:
-            other = pool[draw.number // 2 % len(pool)]
-            made = rival_operands(
-                desc, other, problem.k, seed=draw.seed, draw=draw.number, dtype=problem.a_dtype
-            )
-            if made is not None:
-                return made if problem.m >= problem.n else made[::-1]
+        changed = [m.desc for m in mutants(desc, problem.k)] if problem.k <= MUTANT_K else []
+        pool = {normal_form(d, problem.k): d for d in (*others, *changed)}
+        pool.pop(own, None)
+        made = rival_set_operands(
+            desc, tuple(pool.values()), problem.k, seed=draw.seed, draw=draw.number, dtype=problem.a_dtype
+        )
+        if made is not None:
+            return made if problem.m >= problem.n else made[::-1]
     return plain_operands(problem, draw)
 
 
@@ -126,17 +130,21 @@ def plain_operands(problem: GemmProblem, draw: Draw) -> tuple[Operand, Operand]:
 
 
 def choose_window(problem: GemmProblem, draw: Draw, side: int = WINDOW_SIDE) -> Window:
-    """Rows and columns spread over D, first and last ones included, others by the draw's seed."""
+    """Rows and columns spread over D, first and last ones included, others by the draw's seed.
+
+    A rival draw differs from row to row of the longer axis only, so that its window is long and narrow.
+    """
     rng = np.random.default_rng([draw.seed, draw.number])
-    return Window(
-        rows=_spread(rng, problem.m, side), columns=_spread(rng, problem.n, side)
-    )
+    rows, columns = side, side
+    if draw.rival:
+        rows, columns = (RIVAL_ROWS, 2) if problem.m >= problem.n else (2, RIVAL_ROWS)
+    return Window(rows=_spread(rng, problem.m, rows), columns=_spread(rng, problem.n, columns))
 
 
 def _spread(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
     if size <= count:
         return np.arange(size, dtype=np.int64)
-    inner = rng.integers(0, size, size=count - 2)
+    inner = rng.integers(0, size, size=max(0, count - 2))
     return np.unique(np.concatenate([[0, size - 1], inner])).astype(np.int64)
 
 

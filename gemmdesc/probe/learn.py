@@ -19,6 +19,7 @@ from gemmdesc.errors import InvalidInputError
 from gemmdesc.expressions import Call, Const, Expr, Operation, Var, apply, evaluate_all, size, variables
 
 Values = npt.NDArray[np.int64]
+Index = npt.NDArray[np.intp]
 _BINARY = tuple(o for o in Operation if o.arity == 2)
 _LARGEST = 2**62
 #: How many single grains are nested once more.
@@ -27,6 +28,8 @@ _GRAINS = 400
 _WIDE = 300
 #: How many environments of the domain tell expressions apart.
 _DOMAIN_SAMPLE = 64
+#: Pairs of expressions that are tried at once: their values stay in a cache.
+_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +62,10 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Bank:
-    """Expressions with their values on the readings, one row each."""
+    """Expressions with their sizes and their values on the readings, one row each."""
 
     expressions: tuple[Expr, ...]
+    sizes: Values
     values: Values
 
     def __len__(self) -> int:
@@ -93,7 +97,7 @@ def learn_integer(
     search = _Search(examples, domain, (names, conditions), given)
     hinted = partial(search.hinted, hints)
     for stage in (hinted, search.atoms, search.one, search.two, search.grained, search.three):
-        found = search.distinct(stage())
+        found = _smallest(stage())
         if found:
             return tuple(found[:most])
     return ()
@@ -117,6 +121,8 @@ class _Search:
         self._read = len(examples)
         self._low = np.array([e.allowed.low for e in examples], dtype=np.int64)
         self._high = np.array([e.allowed.high for e in examples], dtype=np.int64)
+        # The readings that leave least open come first: they turn most expressions away.
+        self._by_room = np.argsort(self._high - self._low, kind="stable")
         exact = {e.allowed.low for e in examples if e.allowed.exact and e.allowed.low <= 4096}
         constants = sorted({2**i for i in range(11)} | exact)[:24]
         self._grain_constants = [c for c in constants if 4 <= c <= 256 and c & (c - 1) == 0]
@@ -125,34 +131,36 @@ class _Search:
 
     def _bank(self, expressions: Sequence[Expr]) -> _Bank:
         values = [np.broadcast_to(evaluate_all(e, self._all), (self._width,)) for e in expressions]
-        return _Bank(expressions=tuple(expressions), values=np.stack(values))
+        sizes = np.array([size(e) for e in expressions], dtype=np.int64)
+        return _Bank(expressions=tuple(expressions), sizes=sizes, values=np.stack(values))
 
-    def atoms(self) -> Iterator[Expr]:
+    def atoms(self) -> Iterator[_Bank]:
         yield from self._consistent(self._atoms)
 
-    def one(self) -> Iterator[Expr]:
-        self._one = self._join(self._atoms, self._atoms)
+    def one(self) -> Iterator[_Bank]:
+        self._one = _join(self._atoms, self._atoms)
         yield from self._consistent(self._one)
 
-    def two(self) -> Iterator[Expr]:
+    def two(self) -> Iterator[_Bank]:
         yield from self._pairs(self._one or self._atoms, self._atoms)
 
-    def hinted(self, hints: Sequence[Expr]) -> Iterator[Expr]:
+    def hinted(self, hints: Sequence[Expr]) -> Iterator[_Bank]:
         usable = [h for h in hints if variables(h) and variables(h) <= set(self._all)]
         if usable:
             yield from self._consistent(self._bank(usable))
 
-    def grained(self) -> Iterator[Expr]:
+    def grained(self) -> Iterator[_Bank]:
         """Multiples of a grain, ``select(when, grain, grain)`` nested up to twice: an alignment that x may lack."""
         constants: list[Expr] = [Const(c) for c in self._grain_constants]
-        whens: list[Expr] = [Call(Operation.MOD, (Var(n), c)) for n in self._names for c in constants]
-        whens += [Var(n) for n in self._conditions]
+        conditions: list[Expr] = [Call(Operation.MOD, (Var(n), c)) for n in self._names for c in constants]
+        conditions += [Var(n) for n in self._conditions]
         near = self._just_below(self._one or self._atoms)
         if not len(near):
             return
-        once = _distinct(self._bank(_selects(whens, constants, constants)))
+        whens, grains = self._bank(conditions), self._bank(constants)
+        once = _selects(whens, grains, grains)
         yield from self._pairs(near, once, (Operation.ROUND_UP,))
-        twice = _distinct(self._bank(_selects(whens, constants, once.expressions[:_GRAINS])))
+        twice = _selects(whens, grains, _take(once, np.arange(min(len(once), _GRAINS))))
         yield from self._pairs(near, twice, (Operation.ROUND_UP,))
 
     def _just_below(self, bank: _Bank) -> _Bank:
@@ -162,84 +170,127 @@ class _Search:
         ok = ((values <= self._high) & (values > self._low - reach)).all(axis=1)
         return _take(bank, np.flatnonzero(ok))
 
-    def three(self) -> Iterator[Expr]:
+    def three(self) -> Iterator[_Bank]:
         one = self._one or self._atoms
         yield from self._pairs(_take(one, np.arange(min(len(one), _WIDE))), one)
 
-    def _allowed(self, values: Values) -> npt.NDArray[np.bool_]:
-        return np.asarray(((values >= self._low) & (values <= self._high)).all(axis=1), dtype=np.bool_)
+    def _consistent(self, bank: _Bank) -> Iterator[_Bank]:
+        values = bank.values[:, : self._read]
+        yield _take(bank, np.flatnonzero(((values >= self._low) & (values <= self._high)).all(axis=1)))
 
-    def _consistent(self, bank: _Bank) -> Iterator[Expr]:
-        for i in np.flatnonzero(self._allowed(bank.values[:, : self._read])):
-            yield bank.expressions[i]
+    def _pairs(self, left: _Bank, right: _Bank, operations: Sequence[Operation] = _BINARY) -> Iterator[_Bank]:
+        """Consistent applications of the operations to one of each bank; in both orders if of all operations."""
+        for operation in operations:
+            yield from self._applied(operation, left, right)
+            if operations is _BINARY and not operation.commutes:
+                yield from self._applied(operation, right, left)
 
-    def _pairs(
-        self, left: _Bank, right: _Bank, operations: Sequence[Operation] = _BINARY
-    ) -> Iterator[Expr]:
-        """Consistent applications of the operations to one of each bank, nothing kept; in both orders if of all."""
-        readings = left.values[:, : self._read]
-        for operation, j in product(operations, range(len(right))):
-            row = right.values[j][None, : self._read]
-            both = operations is _BINARY and not operation.commutes
-            for swapped in (False, True) if both else (False,):
-                values = apply(operation, *((row, readings) if swapped else (readings, row)))
-                for i in np.flatnonzero(self._allowed(values)):
-                    pair = (left.expressions[i], right.expressions[j])
-                    yield Call(operation, pair[::-1] if swapped else pair)
+    def _applied(self, operation: Operation, left: _Bank, right: _Bank) -> Iterator[_Bank]:
+        """Consistent applications of one operation to one of ``left`` and one of ``right``, in blocks."""
+        lefts, rights = (np.ascontiguousarray(b.values[:, : self._read].T) for b in (left, right))
+        first = self._by_room[0]
+        step = max(1, _BLOCK // len(left))
+        for start in range(0, len(right), step):
+            row = rights[first, start : start + step, None]
+            j, i = np.nonzero(self._allowed(apply(operation, lefts[first], row), first))
+            j += start
+            for reading in self._by_room[1:]:
+                if not len(i):
+                    break
+                kept = self._allowed(apply(operation, lefts[reading, i], rights[reading, j]), reading)
+                i, j = i[kept], j[kept]
+            if len(i):
+                yield _applications(operation, _take(left, i), _take(right, j))
 
-    def _join(self, left: _Bank, right: _Bank) -> _Bank:
-        """All applications, one kept for each distinct row of values; earlier, smaller ones win."""
-        made: list[tuple[Operation, int, bool]] = []
-        values = [left.values]
-        for operation, j in product(_BINARY, range(len(right))):
-            row = right.values[j][None, :]
-            for swapped in (False,) if operation.commutes else (False, True):
-                values.append(apply(operation, *((row, left.values) if swapped else (left.values, row))))
-                made.append((operation, j, swapped))
-        whole = np.concatenate(values)
-        expressions: list[Expr] = []
-        kept = _first_rows(whole)
-        for block, i in zip(*np.divmod(kept, len(left)), strict=True):
-            if block == 0:
-                expressions.append(left.expressions[i])
-                continue
-            operation, j, swapped = made[block - 1]
-            pair = (left.expressions[i], right.expressions[j])
-            expressions.append(Call(operation, pair[::-1] if swapped else pair))
-        return _Bank(expressions=tuple(expressions), values=whole[kept])
-
-    def distinct(self, found: Iterator[Expr]) -> list[Expr]:
-        """One expression, the smallest, for each function on readings and domain; smallest first."""
-        by_values: dict[bytes, Expr] = {}
-        for expression in found:
-            values = np.ascontiguousarray(np.broadcast_to(evaluate_all(expression, self._all), (self._width,)))
-            best = by_values.get(values.tobytes())
-            if best is None or (size(expression), str(expression)) < (size(best), str(best)):
-                by_values[values.tobytes()] = expression
-        return sorted(by_values.values(), key=lambda e: (size(e), str(e)))
+    def _allowed(self, values: Values, reading: np.intp) -> npt.NDArray[np.bool_]:
+        return np.asarray((values >= self._low[reading]) & (values <= self._high[reading]), dtype=np.bool_)
 
 
-def _selects(whens: Sequence[Expr], one: Sequence[Expr], other: Sequence[Expr]) -> list[Expr]:
-    """Both orders of ``select`` between a constant and something else."""
-    pairs = [(x, y) for x, y in product(one, other) if x != y]
-    return [
-        Call(Operation.SELECT, (w, *order)) for w, (x, y) in product(whens, pairs) for order in ((x, y), (y, x))
-    ]
+def _smallest(found: Iterator[_Bank]) -> list[Expr]:
+    """One expression, the smallest, for each function on readings and domain; smallest first."""
+    best: dict[bytes, tuple[int, str, Expr]] = {}
+    for bank in found:
+        for expression, n, values in zip(bank.expressions, bank.sizes.tolist(), bank.values, strict=True):
+            key = values.tobytes()
+            known = best.get(key)
+            if known is None or n < known[0] or (n == known[0] and str(expression) < known[1]):
+                best[key] = (n, str(expression), expression)
+    return [e for _, _, e in sorted(best.values(), key=lambda b: b[:2])]
 
 
-def _distinct(bank: _Bank) -> _Bank:
-    """The first expression of each distinct row of values."""
-    return _take(bank, _first_rows(bank.values))
+def _applications(operation: Operation, left: _Bank, right: _Bank) -> _Bank:
+    """The operation on one row after another of both banks."""
+    pairs = zip(left.expressions, right.expressions, strict=True)
+    return _Bank(
+        expressions=tuple(Call(operation, pair) for pair in pairs),
+        sizes=1 + left.sizes + right.sizes,
+        values=apply(operation, left.values, right.values),
+    )
 
 
-def _first_rows(values: Values) -> npt.NDArray[np.intp]:
+def _join(left: _Bank, right: _Bank) -> _Bank:
+    """All applications, one kept for each distinct row of values; earlier, smaller ones win."""
+    made: list[tuple[Operation, int, bool]] = []
+    values = [left.values]
+    for operation, j in product(_BINARY, range(len(right))):
+        row = right.values[j][None, :]
+        for swapped in (False,) if operation.commutes else (False, True):
+            values.append(apply(operation, *((row, left.values) if swapped else (left.values, row))))
+            made.append((operation, j, swapped))
+    whole = np.concatenate(values)
+    expressions: list[Expr] = []
+    kept = _first_rows(whole)
+    for block, i in zip(*np.divmod(kept, len(left)), strict=True):
+        if block == 0:
+            expressions.append(left.expressions[i])
+            continue
+        operation, j, swapped = made[block - 1]
+        pair = (left.expressions[i], right.expressions[j])
+        expressions.append(Call(operation, pair[::-1] if swapped else pair))
+    sizes = np.array([size(e) for e in expressions], dtype=np.int64)
+    return _Bank(expressions=tuple(expressions), sizes=sizes, values=whole[kept])
+
+
+def _selects(whens: _Bank, one: _Bank, other: _Bank) -> _Bank:
+    """Both orders of ``select`` between something and something else, one kept for each distinct row of values."""
+    expressions = (*one.expressions, *other.expressions)
+    sizes, values = np.concatenate([one.sizes, other.sizes]), np.concatenate([one.values, other.values])
+    every = product(range(len(one)), range(len(one), len(expressions)))
+    pairs = [(i, j) for i, j in every if expressions[i] != expressions[j]]
+    then, otherwise = np.array([o for p in pairs for o in (p, p[::-1])], dtype=np.intp).reshape(-1, 2).T
+    holds = whens.values != 0
+    # A mix sums over columns, so that of a select is the sum of what either branch gives where it is taken.
+    mixed = _mixed(values).T
+    mixes = (holds.astype(np.uint64) @ mixed)[:, then] + ((~holds).astype(np.uint64) @ mixed)[:, otherwise]
+    when, order = np.divmod(_first(mixes.ravel()), len(then))
+    x, y = then[order], otherwise[order]
+    return _Bank(
+        expressions=tuple(
+            Call(Operation.SELECT, (whens.expressions[w], expressions[a], expressions[b]))
+            for w, a, b in zip(when.tolist(), x.tolist(), y.tolist(), strict=True)
+        ),
+        sizes=1 + whens.sizes[when] + sizes[x] + sizes[y],
+        values=np.where(holds[when], values[x], values[y]),
+    )
+
+
+def _first_rows(values: Values) -> Index:
     """Indices of the first occurrence of each distinct row, ascending; rows are told apart by a 64-bit mix."""
+    return _first(_mixed(values).sum(axis=1, dtype=np.uint64))
+
+
+def _first(mixes: npt.NDArray[np.uint64]) -> Index:
+    """Indices of the first occurrence of each number, ascending."""
+    return np.sort(np.unique(mixes, return_index=True)[1])
+
+
+def _mixed(values: Values) -> npt.NDArray[np.uint64]:
     rows = np.ascontiguousarray(values).view(np.uint64)
     multipliers = np.random.default_rng(0).integers(0, 2**63, size=rows.shape[1], dtype=np.uint64) | np.uint64(1)
-    mixed = (rows * multipliers) ^ ((rows * multipliers) >> np.uint64(29))
-    _, first = np.unique(mixed.sum(axis=1, dtype=np.uint64), return_index=True)
-    return np.sort(first)
+    scaled = rows * multipliers
+    return scaled ^ (scaled >> np.uint64(29))
 
 
-def _take(bank: _Bank, index: npt.NDArray[np.intp]) -> _Bank:
-    return _Bank(expressions=tuple(bank.expressions[i] for i in index), values=bank.values[index])
+def _take(bank: _Bank, index: Index) -> _Bank:
+    expressions = tuple(bank.expressions[i] for i in index.tolist())
+    return _Bank(expressions=expressions, sizes=bank.sizes[index], values=bank.values[index])

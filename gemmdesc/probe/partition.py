@@ -40,12 +40,15 @@ _RIVALS = 8
 
 
 class Partition:
-    """Rows so far, every class's own outcome, and what each rule gave on each class it was tried on."""
+    """Rows so far, every class's own outcome, and what each rule gave on each class it was tried on.
+
+    ``pool``: the spans read so far, by this or by anyone else.
+    """
 
     def __init__(self, workers: Workers, draws: Draws, report: Report, journal: Journal) -> None:
         self._workers, self._draws, self._report, self._journal = workers, draws, report, journal
         self._trials: dict[tuple[str, AnswerKey], bool] = {}
-        self._pool = SpanPool()
+        self.pool = SpanPool()
         self._witnesses: dict[AnswerKey, list[int]] = {}
         self._joined: set[frozenset[AnswerKey]] = set()
         self._numbers: dict[AnswerKey, list[int]] = {}
@@ -60,7 +63,7 @@ class Partition:
 
     def recall(self, key: AnswerKey, outcome: ClassOutcome) -> None:
         """Take in an outcome, new or from a journal."""
-        self._pool.add(outcome.readings)
+        self.pool.add(outcome.readings)
         self.outcomes[key] = outcome
         self._meet(outcome.rule)
 
@@ -165,7 +168,7 @@ class Partition:
     def task(self, key: AnswerKey, numbers: Sequence[int], first: int, known: Sequence[Rule]) -> SolveTask:
         return SolveTask(
             key=key, source=self._draws, numbers=tuple(numbers), known=tuple(known), hints=self.known(key.types),
-            preferred=self._pool.expressions(_family(key)), first=first, zero_exponent=self.zero_exponent(),
+            preferred=self.pool.expressions(_family(key)), first=first, zero_exponent=self.zero_exponent(),
         )  # fmt: skip
 
     def _solve_leads(self, nodes: Sequence[Node]) -> list[Solved | None]:
@@ -194,7 +197,7 @@ class Partition:
         outcome = self.outcomes[key]
         if outcome.rule is None:
             return Solved(rule=None, reason=outcome.reason)
-        wide = self._calibrated(self._pool.widen(outcome.rule, _family(key), outcome.readings))
+        wide = self._calibrated(self.pool.widen(outcome.rule, _family(key), outcome.readings))
         if not self._trials.get((wide.text, key), True):
             wide = outcome.rule
         self._meet(wide)
@@ -286,9 +289,9 @@ class Partition:
         task = self.task(node.classes[0], [*first, *rest], len(first), ())
         for _, outcome in self._workers.run(run_solve, [task]):
             if outcome.rule is not None:
-                self._pool.add(outcome.readings)
+                self.pool.add(outcome.readings)
                 rule = self._calibrated(
-                    self._pool.widen(outcome.rule, _family(node.classes[0]), outcome.readings)
+                    self.pool.widen(outcome.rule, _family(node.classes[0]), outcome.readings)
                 )
                 self._meet(rule)
                 joint = Solved(rule=rule)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.scan import Example
+from gemmdesc.probe.telling import most_telling
 from gemmdesc.problem import environment
 from gemmdesc.rule import Rule
 
@@ -91,7 +93,7 @@ class _Solver:
             alive = self._surviving(alive, following)
             asked.append(following)
             following = self._most_disputed(alive, asked)
-        for index in self._spread_order():
+        for index in self._checked_order(alive):
             if alive and index not in asked and len(asked) < CHECKED_EXAMPLES:
                 alive = self._surviving(alive, index)
                 asked.append(index)
@@ -161,16 +163,18 @@ class _Solver:
         return best
 
     def _first_failing(self, rules: list[Rule]) -> int | None:
-        for i in self._spread_order():
+        for i in self._checked_order(rules):
             if not self._surviving(rules[:1], i):
                 return i
         return None
 
-    def _spread_order(self) -> list[int]:
-        """Examples to check: smallest and largest k first, then the rest, at most ``CHECKED_EXAMPLES``."""
-        by_k = sorted(range(len(self._task.examples)), key=lambda i: self._task.examples[i].problem.k)
-        chosen = dict.fromkeys([by_k[-1], by_k[0], *[i for i in by_k if i not in self._read], *by_k])
-        return list(chosen)[:CHECKED_EXAMPLES]
+    def _checked_order(self, rules: Sequence[Rule]) -> list[int]:
+        """Examples to check the first rule on: the largest k, then those that would show most of what may be wrong."""
+        if not rules:
+            return []
+        largest = max(range(len(self._domain)), key=lambda i: self._domain[i]["k"])
+        telling = islice(most_telling(rules[0], (), self._domain), CHECKED_EXAMPLES)
+        return list(dict.fromkeys([largest, *telling]))[:CHECKED_EXAMPLES]
 
 
 def reading_order(examples: Sequence[Example]) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from gemmdesc.errors import CampaignError
 from gemmdesc.expressions import Expr
@@ -21,11 +22,11 @@ from gemmdesc.probe.compare import (
     rival_draws,
 )
 from gemmdesc.probe.experiments import ReferenceFailed, magnitudes
-from gemmdesc.probe.infer import behaviour
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.sampling import Scope, draw_problem
 from gemmdesc.probe.scan import Block, Example, resolve, scan_block
 from gemmdesc.probe.solve import ClassOutcome, ClassTask, solve_class
+from gemmdesc.probe.telling import most_telling
 from gemmdesc.probe.walks import read_fused, read_summed
 from gemmdesc.problem import Failed, GemmProblem, Transpose, environment
 from gemmdesc.rule import Rule
@@ -46,8 +47,8 @@ _LAUNCH_EVERY = 4
 _STABILITY_EVERY = 8
 #: Rows and columns compared by a trial, and for answers beyond a row's first ones, at most.
 _TRIAL_SIDE = 8
-#: Problems of a class among which a trial chooses.
-_TRIAL_LOOKED_AT = 6
+#: Problems of a class among which a trial chooses, and how many it takes place on.
+_TRIAL_LOOKED_AT, _TRIAL_PROBLEMS = 8, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,7 @@ class SolveTask:
 def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
     numbers = list(dict.fromkeys(task.numbers))
     rest = numbers[task.first : _MOST_LOOKED_AT]
-    chosen = [*numbers[: task.first], *_varied(task.source, rest, _MOST_EXAMPLES)]
+    chosen = [*numbers[: task.first], *varied(task.source, rest, _MOST_EXAMPLES)]
     examples = [e for e in (task.source.example(library, n) for n in chosen) if e is not None]
     if examples and len(examples) < _FEW_EXAMPLES:
         examples.extend(elsewhere(library, examples))
@@ -108,7 +109,7 @@ def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
     )  # fmt: skip
 
 
-def _varied(source: Draws, numbers: Sequence[int], most: int) -> list[int]:
+def varied(source: Draws, numbers: Sequence[int], most: int) -> list[int]:
     """At most ``most`` of the numbers, spread over how powers of two divide k and which operands store it contiguously.
 
     Within such a bucket smaller problems come first; those with operands beyond ``_MODERATE_ELEMENTS`` take part only
@@ -165,17 +166,17 @@ class TrialTask:
 
 
 def run_trial(library: Library, task: TrialTask) -> Verdict:
-    """Two plain draws and one built against a rival, on each of two problems."""
-    chosen = _varied(task.source, task.numbers, _TRIAL_LOOKED_AT)
+    """One plain draw and one built against rivals, on each of the problems that would tell most."""
+    chosen = varied(task.source, task.numbers, _TRIAL_LOOKED_AT)
     examples = [e for e in (task.source.example(library, n) for n in chosen) if e is not None]
     before = [e for e in (task.source.example(library, n) for n in task.witnesses) if e is not None]
     verdict = Verdict.REFERENCE_FAILED
-    for number, example in enumerate([*before, *_telling(examples, task.rule, task.rivals)]):
+    for number, example in enumerate([*before, *_telling(examples, task.rule, task.rivals, _TRIAL_PROBLEMS)]):
         if task.rule is None:
             one = _trial_scalar(library, example)
         else:
             seed = task.source.seed
-            draws = (*plain_draws(seed, 2, first=2 * number), *rival_draws(seed, 1, first=4 * number))
+            draws = (*plain_draws(seed, 1, first=number), *rival_draws(seed, 1, first=2 * number))
             (one,) = compare_rules(
                 library, example, [task.rule], draws, side=_TRIAL_SIDE, others=task.rivals
             )
@@ -185,16 +186,12 @@ def run_trial(library: Library, task: TrialTask) -> Verdict:
     return verdict
 
 
-def _telling(examples: Sequence[Example], rule: Rule | None, rivals: Sequence[Rule]) -> list[Example]:
-    """Two of the examples: those on which the most rivals, not told from ``rule`` before, behave otherwise."""
-    if rule is None or len(examples) == 1 or not rivals:
-        return list(examples[:2])
+def _telling(examples: Sequence[Example], rule: Rule | None, rivals: Sequence[Rule], count: int) -> list[Example]:
+    """The examples, at most ``count``, on which the most rivals and mutants of the rule behave otherwise."""
+    if rule is None or len(examples) == 1:
+        return list(examples[:count])
     where = [environment(e.problem, e.answer, None) for e in examples]
-    own = [behaviour(rule, [w]) for w in where]
-    told = [{r.text for r in rivals if behaviour(r, [w]) != o} for w, o in zip(where, own, strict=True)]
-    best = max(range(len(examples)), key=lambda i: len(told[i]))
-    second = max((i for i in range(len(examples)) if i != best), key=lambda i: len(told[i] - told[best]))
-    return [examples[best], examples[second]]
+    return [examples[i] for i in islice(most_telling(rule, rivals, where), count)]
 
 
 def _trial_scalar(library: Library, example: Example) -> Verdict:
@@ -246,7 +243,7 @@ def run_verify(library: Library, task: VerifyTask) -> Verified:
     found = {n: e for n in task.numbers if (e := task.source.example(library, n)) is not None}
     if not found:
         raise CampaignError(f"{task.key} must still be answered as in the scan (got refusals of {task.numbers})")
-    example = _telling(list(found.values()), task.rule, task.others)[0]
+    (example,) = _telling(list(found.values()), task.rule, task.others, 1)
     number = next(n for n, e in found.items() if e is example)
     seed = task.source.seed + _VERIFY_SEED_OFFSET
     plain = plain_draws(seed, task.draws - task.rivals, first=number % 97)

@@ -21,8 +21,6 @@ LibraryFactory = Callable[[], Library]
 Task = Callable[[Library, Any], Any]
 #: Seconds between looks at whether the workers are still alive.
 _LOOK_SECONDS = 5.0
-#: Processes that run products at once: the card deals out its time in slices, and more of them wait longer each.
-PRODUCT_PROCESSES = 5
 
 
 class Workers(Protocol):
@@ -31,8 +29,8 @@ class Workers(Protocol):
     @property
     def library(self) -> Library: ...
 
-    def run(self, task: Task, items: Sequence[Any], *, products: bool = True) -> Iterator[tuple[Any, Any]]:
-        """(item, result) pairs in the order in which they finish.  ``products``: whether the task runs any on the card.
+    def run(self, task: Task, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        """(item, result) pairs in the order in which they finish.
 
         Raises:
             CampaignError: a task raised, or a worker died; the message holds what is known.
@@ -50,7 +48,7 @@ class InProcess(AbstractContextManager["InProcess"]):
     def library(self) -> Library:
         return self._library
 
-    def run(self, task: Task, items: Sequence[Any], *, products: bool = True) -> Iterator[tuple[Any, Any]]:
+    def run(self, task: Task, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         """See :class:`Workers`."""
         for item in items:
             yield item, task(self._library, item)
@@ -64,8 +62,6 @@ class InProcess(AbstractContextManager["InProcess"]):
 class ProcessPool(AbstractContextManager["ProcessPool"]):
     """``count`` spawned processes, each with a library of its own made by ``factory`` (picklable).
 
-    Work with products goes to ``PRODUCT_PROCESSES`` of them only.
-
     Raises:
         CampaignError: ``count`` is less than 1.
     """
@@ -75,7 +71,7 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
             raise CampaignError(f"count must be at least 1 (got {count})")
         self._library = factory()
         context = multiprocessing.get_context("spawn")
-        threads = max(1, (os.cpu_count() or 1) // min(count, PRODUCT_PROCESSES))
+        threads = max(1, (os.cpu_count() or 1) // count)
         self._results: Any = context.Queue()
         self._tasks: list[Any] = [context.Queue() for _ in range(count)]
         self._processes: list[SpawnProcess] = [
@@ -89,11 +85,10 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
     def library(self) -> Library:
         return self._library
 
-    def run(self, task: Task, items: Sequence[Any], *, products: bool = True) -> Iterator[tuple[Any, Any]]:
+    def run(self, task: Task, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         """See :class:`Workers`."""
         waiting = iter(enumerate(items))
-        places = range(min(len(self._tasks), PRODUCT_PROCESSES) if products else len(self._tasks))
-        for place in [p for _ in range(2) for p in places]:
+        for place in [p for _ in range(2) for p in range(len(self._tasks))]:
             self._hand(place, task, next(waiting, None))
         for _ in range(len(items)):
             place, index, result, error = self._next()

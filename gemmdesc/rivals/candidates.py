@@ -13,8 +13,6 @@ from gemmdesc.operands.lanes import absorb, field, flag, row_words
 from gemmdesc.rivals.sparse import Index, Places, Reals, SparseRows
 from gemmdesc.schedule import Schedule
 
-#: Candidates of one round.
-CANDIDATES = 2048
 #: Leaves up to which every leaf can get its own element.
 MOST_LEAVES = 2048
 _HIGHEST_EXPONENT = 12
@@ -60,15 +58,16 @@ class View:
     places: Places
 
 
-def scattered_candidates(views: tuple[View, View], k: int, dtype: DType, dice: Dice, odd_b: bool) -> Candidates:
+def scattered_candidates(
+    views: tuple[View, View], k: int, dtype: DType, dice: Dice, odd_b: bool, count: int
+) -> Candidates:
     """+L and -L of one magnitude and a few values 1 to 30 binades smaller, at and around a differing place.
 
     In one row of four, one value is half a unit in the last place of L in some storage type, and the others are near
     the end of an accumulator, so that they decide how the type rounds.
     With ``odd_b``, b is no power of two, so that products need more bits than the operands.
     """
-    at = _positions(views, k, dice)
-    count = len(at)
+    at = _positions(views, k, dice, count)
     roles = np.argsort(dice.below(1 << 30, at.shape), axis=1, kind="stable")
     form = dtype.format
     top = min(form.max_exponent - 3, _HIGHEST_EXPONENT)
@@ -89,7 +88,9 @@ def scattered_candidates(views: tuple[View, View], k: int, dtype: DType, dice: D
     return _assemble(dtype, at, present, sign, exponent, fraction, (0, b_fraction))
 
 
-def tiny_candidates(views: tuple[View, View], k: int, dtype: DType, dice: Dice, odd_b: bool) -> Candidates | None:
+def tiny_candidates(
+    views: tuple[View, View], k: int, dtype: DType, dice: Dice, odd_b: bool, count: int
+) -> Candidates | None:
     """A negative element in every leaf of both trees, so small that a narrow partial sum becomes -0.0.
 
     None where there are more than ``MOST_LEAVES`` leaves.
@@ -113,7 +114,7 @@ def tiny_candidates(views: tuple[View, View], k: int, dtype: DType, dice: Dice, 
 
 
 def overflowing_candidates(
-    views: tuple[View, View], k: int, dtype: DType, dice: Dice, odd_b: bool
+    views: tuple[View, View], k: int, dtype: DType, dice: Dice, odd_b: bool, count: int
 ) -> Candidates | None:
     """Two products, -2^127 and 2^128: a fused multiply-add holds their sum, a product of its own overflows.
 
@@ -121,7 +122,7 @@ def overflowing_candidates(
     """
     if dtype.format.max_exponent <= _HALF_OVERFLOW:
         return None
-    at = _positions(views, k, dice)
+    at = _positions(views, k, dice, count)
     roles = np.argsort(dice.below(1 << 30, at.shape), axis=1, kind="stable")
     exponent = np.where(roles == 0, _HALF_OVERFLOW - 1, _HALF_OVERFLOW)
     return _assemble(dtype, at, roles < 2, flag(roles == 0), exponent, 0 * roles, (_HALF_OVERFLOW, 0))
@@ -165,10 +166,10 @@ def _value(dtype: DType, sign: Index | np.int64, exponent: Index | np.int64, fra
     return np.asarray(np.where(sign == 1, -magnitude, magnitude))
 
 
-def _positions(views: tuple[View, View], k: int, dice: Dice) -> Index:
-    """k indices, (CANDIDATES, E): a differing pair of neighbours, what surrounds it, and some from elsewhere."""
+def _positions(views: tuple[View, View], k: int, dice: Dice, count: int) -> Index:
+    """k indices, (count, E), ``count`` even: a differing pair of neighbours, what surrounds it, some from elsewhere."""
     leaf_pairs, all_pairs = _differing_pairs(views, k)
-    half = (CANDIDATES // 2,)
+    half = (count // 2,)
     pairs = np.concatenate([p[dice.below(len(p), half)] for p in (leaf_pairs, all_pairs)])
     x, y = pairs[:, 0], pairs[:, 1]
     lost = np.flatnonzero((views[0].places.leaf < 0) != (views[1].places.leaf < 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -22,12 +22,16 @@ from gemmdesc.rivals.candidates import (
 from gemmdesc.rivals.sparse import Index, find_places, forecast
 from gemmdesc.schedule import make_schedule
 
-#: Patterns kept for one draw, how many are enough to stop looking, and rounds of candidates before giving up.
+#: Patterns kept for one draw, how many are enough to stop looking, rounds of candidates before giving up, and
+#: candidates of one round.
 PATTERNS = 128
 ENOUGH = 32
 ROUNDS = 4
+CANDIDATES = 2048
+#: The same for each of several rivals met in one draw.
+PATTERNS_EACH, CANDIDATES_EACH = 8, 256
 
-_Maker = Callable[[tuple[View, View], int, DType, Dice, bool], Candidates | None]
+_Maker = Callable[[tuple[View, View], int, DType, Dice, bool, int], Candidates | None]
 
 
 def rival_operands(
@@ -53,7 +57,7 @@ def rival_operands(
     if draw % 4 == 3:
         makers.reverse()
     for make in (*makers, overflowing_candidates):
-        found = _search(descs, views, partial(make, views, k, dtype, dice, odd_b))
+        found = _search(descs, views, partial(make, views, k, dtype, dice, odd_b, CANDIDATES))
         if found is not None:
             candidates, chosen = found
             patterns = Patterns(k=candidates.rows.k[chosen], bits=candidates.a_bits[chosen])
@@ -61,6 +65,44 @@ def rival_operands(
             a = PatternOperand(background=zero, patterns=patterns, seed=seed, draw=draw)
             return a, ConstantOperand(dtype=dtype, value_bits=candidates.b_bits)
     return None
+
+
+def rival_set_operands(
+    one: GEMMDesc, others: Sequence[GEMMDesc], k: int, *, seed: int, draw: int, dtype: DType
+) -> tuple[Operand, Operand] | None:
+    """Operands as of :func:`rival_operands` against many rivals at once: each row is built against one of the others.
+
+    Even draws hold large values that cancel and small ones, odd ones tiny negative values, which show where a fold
+    starts.  A rival that such patterns do not tell from ``one`` has no rows.  None where there would be no rows at all,
+    or for float64.
+    """
+    if k == 0 or dtype is DType.FLOAT64:
+        return None
+    make: _Maker = tiny_candidates if draw % 2 else scattered_candidates
+    own = _view(one, k)
+    found: list[tuple[Candidates, Index]] = []
+    for place, other in enumerate(others):
+        views = (own, _view(other, k))
+        candidates = make(views, k, dtype, Dice(seed, draw, k, place), False, CANDIDATES_EACH)
+        if candidates is not None:
+            chosen = _differing((one, other), views, candidates)[:PATTERNS_EACH]
+            if len(chosen):
+                found.append((candidates, chosen))
+    if not found:
+        return None
+    width = max(c.a_bits.shape[1] for c, _ in found)
+    patterns = Patterns(
+        k=np.concatenate([_widened(c.rows.k[chosen], width) for c, chosen in found]),
+        bits=np.concatenate([_widened(c.a_bits[chosen], width) for c, chosen in found]),
+    )
+    zero = ConstantOperand(dtype=dtype, value_bits=0)
+    a = PatternOperand(background=zero, patterns=patterns, seed=seed, draw=draw)
+    return a, ConstantOperand(dtype=dtype, value_bits=found[0][0].b_bits)
+
+
+def _widened(columns: Index, width: int) -> Index:
+    """(T, width) from (T, E): the first column, again and again, fills the rest."""
+    return np.concatenate([columns, np.repeat(columns[:, :1], width - columns.shape[1], axis=1)], axis=1)
 
 
 def _search(

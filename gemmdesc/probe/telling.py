@@ -1,0 +1,45 @@
+"""Which problems would show that a rule is wrong: those where other rules, or mutants of its own, give other bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.mutants import mutants
+from gemmdesc.normal_form import normal_form
+from gemmdesc.rule import Rule, evaluate_rule
+
+#: A k beyond which mutants are not worth their normal forms: they show at smaller ones.
+MUTANT_K = 1 << 16
+
+def shown(rule: Rule, rivals: Sequence[Rule], environment: Mapping[str, int]) -> frozenset[str]:
+    """Names of the rivals and of the rule's mutants that do not owe it the same bits in ``environment``."""
+    k = environment["k"]
+    own = evaluate_rule(rule, environment)
+    if not isinstance(own, GEMMDesc):
+        return frozenset()
+    found = {r.text for r in rivals if not _same(own, evaluate_rule(r, environment), k)}
+    if k <= MUTANT_K:
+        # Where a slice ends may depend on the layout: a mutant counts once for each.
+        layout = environment.get("k_contiguous", 0)
+        found |= {f"{m.change} {layout}" for m in mutants(own, k)}
+    return frozenset(found)
+
+
+def most_telling(
+    rule: Rule, rivals: Sequence[Rule], environments: Sequence[Mapping[str, int]]
+) -> Iterator[int]:
+    """Indices of all ``environments``: each next one shows the most that none before it showed, the earlier on a tie.
+
+    ``environments``: see :func:`gemmdesc.problem.environment`.
+    """
+    left = {i: shown(rule, rivals, e) for i, e in enumerate(environments)}
+    seen: frozenset[str] = frozenset()
+    while left:
+        best = max(left, key=lambda i: (len(left[i] - seen), -i))
+        seen |= left.pop(best)
+        yield best
+
+
+def _same(own: GEMMDesc, other: object, k: int) -> bool:
+    return isinstance(other, GEMMDesc) and normal_form(own, k) == normal_form(other, k)
