@@ -39,6 +39,11 @@ class AnswerKey:
         return f"{self.types[0].value} x {self.types[1].value} -> {self.types[2].value} " + " ".join(named)
 
 
+def slices_at_launch(answer: AlgoConfig) -> bool:
+    """Whether ``splitk_num`` is no number of slices but -1: the kernel shares out k when it is launched."""
+    return answer.splitk_num >= 1 << 31
+
+
 def answer_key(problem: GemmProblem, answer: AlgoConfig) -> AnswerKey:
     values = tuple(getattr(answer, name) for name in ANSWER_ATTRIBUTES)
     return AnswerKey(types=(problem.a_dtype, problem.b_dtype, problem.d_dtype), values=values)

@@ -26,8 +26,8 @@ from gemmdesc.rule import Rule
 
 #: Times that rows whose rule failed on some answer are solved again, those answers' problems read first.
 _REPAIRS = 6
-#: Problems on which every row is verified, if the scan met as many; half of their draws are built against mutants.
-ROW_PROBLEMS = 48
+#: Problems on which every row is verified, if the scan met as many, and answers of a row with draws of every kind.
+ROW_PROBLEMS, _FULL_ANSWERS = 32, 12
 #: Problems among which a comparison chooses the one where other rules of the family would show, and how many of these.
 _VERIFY_CHOICE, _VERIFY_RIVALS = 4, 6
 
@@ -36,13 +36,14 @@ _VERIFY_CHOICE, _VERIFY_RIVALS = 4, 6
 class Options:
     """``target_unseen``: Good-Turing mass, in scope, at which the scan stops; ``most_queries`` ends it in any case.
 
-    ``first_blocks``: blocks scanned before anything is solved.  ``verify_draws``: draws for each answer found.
+    ``first_blocks``: blocks scanned before anything is solved.  ``verify_draws``: plain draws for each answer found,
+    beside one against the rivals of its rule.
     """
 
     scope: Scope
     seed: int = 0
     target_unseen: float = 1e-5
-    first_blocks: int = 40
+    first_blocks: int = 600
     most_queries: int = 4_000_000
     verify_draws: int = 2
 
@@ -198,22 +199,22 @@ class Campaign:
             rivals = [r for r in family[row_key.only(FAMILY_ATTRIBUTES)].values() if r.text != rule.text]
             depth = max(1, -(-ROW_PROBLEMS // len(keys)))
             for place, key in enumerate(keys):
-                tasks.extend(self._due(key, rule, rivals[:_VERIFY_RIVALS], depth, place < ROW_PROBLEMS))
+                tasks.extend(self._due(key, rule, rivals[:_VERIFY_RIVALS], depth, place < _FULL_ANSWERS))
         return tasks
 
     def _due(
-        self, key: AnswerKey, rule: Rule, rivals: Sequence[Rule], depth: int, against_mutants: bool
+        self, key: AnswerKey, rule: Rule, rivals: Sequence[Rule], depth: int, full: bool
     ) -> list[VerifyTask]:
         """Tasks for what is still to be compared of one answer, on up to ``depth`` of its problems."""
         numbers = cheapest_first(self._source, self._tally.numbers[key])
         left = [n for n in numbers if not self._is_verified(key, n, rule)]
         needed = min(depth, len(numbers)) - (len(numbers) - len(left))
-        draws = self._options.verify_draws
-        mutant_draws = draws if against_mutants else 0
+        plain = self._options.verify_draws if full else 1
+        against = 2 if full else 1
         return [
             VerifyTask(
                 key=key, source=self._source, numbers=tuple(left[i::needed][:_VERIFY_CHOICE]), rule=rule,
-                others=tuple(rivals), draws=draws + mutant_draws, rivals=mutant_draws,
+                others=tuple(rivals), draws=plain + against, rivals=against, full=full,
             )
             for i in range(max(0, needed))
         ]  # fmt: skip

@@ -35,8 +35,8 @@ Report = Callable[[str, int, int | None], None]
 _LEADS = 3
 #: Problems of each class that a joint attempt may use, and failing ones that it reads first.
 _PER_CLASS, _READ_FIRST = 10, 3
-#: Rules met most often that a trial is to tell from the one tried.
-_RIVALS = 8
+#: Rules met most often that a trial is to tell from the one tried, and that a class is tried on before it is read.
+_RIVALS, _KNOWN = 8, 20
 
 
 class Partition:
@@ -110,9 +110,10 @@ class Partition:
         while nodes:
             solved = self._solve_leads(nodes)
             self._try_all([(n, s) for n, s in zip(nodes, solved, strict=True) if s is not None])
+            joint = self._joints(nodes, solved)
             following: list[Node] = []
-            for node, found in zip(nodes, solved, strict=True):
-                done, more = self._settle(node, found)
+            for node, found, better in zip(nodes, solved, joint, strict=True):
+                done, more = self._settle(node, found, better)
                 rows.extend(done)
                 following.extend(more)
             nodes = following
@@ -204,7 +205,7 @@ class Partition:
         return Solved(rule=wide, reason=outcome.reason)
 
     def _solve(self, classes: Sequence[AnswerKey]) -> None:
-        known = {types: self.known(types) for types in {c.types for c in classes}}
+        known = {types: self.known(types)[:_KNOWN] for types in {c.types for c in classes}}
         tasks = []
         for c in classes:
             seen = self._witnesses.get(c, [])[:_READ_FIRST]
@@ -237,19 +238,16 @@ class Partition:
             self._journal.append("trials", records.trial_to_plain(name, task.key, given))
             self._report("try", done, len(tasks))
 
-    def _settle(self, node: Node, found: Solved | None) -> tuple[list[Row], list[Node]]:
+    def _settle(self, node: Node, found: Solved | None, joint: Solved | None) -> tuple[list[Row], list[Node]]:
         """Rows where the node is settled, and nodes to go on with where it was divided."""
         if found is None:
             return [make_row(node, Solved(rule=None, reason=self._why(node)))], []
         given = self._given(node, found)
-        parts = divide(node, given) if given else []
-        if len(given) < len(node.classes) and not parts:
-            joint = self._joint(node, [c for c in node.classes if c not in given])
-            if joint is not None and len(self._given(node, joint)) > len(given):
-                found, given = joint, self._given(node, joint)
-            parts = divide(node, given, tolerated=1.0)
+        if joint is not None and len(self._given(node, joint)) > len(given):
+            found, given = joint, self._given(node, joint)
         if len(given) == len(node.classes):
             return [make_row(node, found)], []
+        parts = (divide(node, given) if given else []) or divide(node, given, tolerated=1.0)
         return self._split(parts, given, found) if parts else self._apart(node, given, found)
 
     def _given(self, node: Node, found: Solved) -> set[AnswerKey]:
@@ -278,26 +276,35 @@ class Partition:
             rows.append(make_row(rest, found))
         return rows, []
 
-    def _joint(self, node: Node, failing: Sequence[AnswerKey]) -> Solved | None:
-        """Solve the node's classes as one, problems of the failing ones read first, and try what comes out."""
-        attempt = frozenset(node.classes)
-        if attempt in self._joined:
-            return None
-        self._joined.add(attempt)
-        first = [(self._witnesses.get(c) or self._numbers[c])[0] for c in failing[:_READ_FIRST]]
-        rest = [n for c in (*failing, *node.classes) for n in self._numbers[c][:_PER_CLASS]]
-        task = self.task(node.classes[0], [*first, *rest], len(first), ())
-        for _, outcome in self._workers.run(run_solve, [task]):
+    def _joints(self, nodes: Sequence[Node], solved: Sequence[Solved | None]) -> list[Solved | None]:
+        """For nodes that no attribute divides well: what explains their classes solved as one, failing ones read first.
+
+        None for the others, for those attempted before, and where nothing explains them.
+        """
+        tasks: dict[int, SolveTask] = {}
+        for i, (node, found) in enumerate(zip(nodes, solved, strict=True)):
+            if found is None or frozenset(node.classes) in self._joined:
+                continue
+            given = self._given(node, found)
+            if len(given) < len(node.classes) and not (given and divide(node, given)):
+                self._joined.add(frozenset(node.classes))
+                tasks[i] = self._joint_task(node, [c for c in node.classes if c not in given])
+        place = {id(task): i for i, task in tasks.items()}
+        out: list[Solved | None] = [None] * len(nodes)
+        for done, (task, outcome) in enumerate(self._workers.run(run_solve, list(tasks.values())), 1):
+            self._report("solve jointly", done, len(tasks))
             if outcome.rule is not None:
                 self.pool.add(outcome.readings)
-                rule = self._calibrated(
-                    self.pool.widen(outcome.rule, _family(node.classes[0]), outcome.readings)
-                )
+                rule = self._calibrated(self.pool.widen(outcome.rule, _family(task.key), outcome.readings))
                 self._meet(rule)
-                joint = Solved(rule=rule)
-                self._try_all([(node, joint)])
-                return joint
-        return None
+                out[place[id(task)]] = Solved(rule=rule)
+        self._try_all([(n, s) for n, s in zip(nodes, out, strict=True) if s is not None])
+        return out
+
+    def _joint_task(self, node: Node, failing: Sequence[AnswerKey]) -> SolveTask:
+        first = [(self._witnesses.get(c) or self._numbers[c])[0] for c in failing[:_READ_FIRST]]
+        rest = [n for c in (*failing, *node.classes) for n in self._numbers[c][:_PER_CLASS]]
+        return self.task(node.classes[0], [*first, *rest], len(first), ())
 
     def _why(self, node: Node) -> str:
         reasons = Counter(self.outcomes[c].reason for c in node.classes if c in self.outcomes)

@@ -18,7 +18,7 @@ from gemmdesc.rule import Rule, make_rule
 
 #: Readings of one family that the pooled expression is learned from, at most.
 _MOST_POOLED = 64
-_SPAN = "cuts.0.layout.span"
+_SPAN, _TOTAL = "cuts.0.layout.span", "summed_k"
 
 
 class SpanPool:
@@ -26,7 +26,9 @@ class SpanPool:
 
     def __init__(self) -> None:
         self._read: dict[int, list[Example]] = {}
+        self._summed: dict[int, list[Example]] = {}
         self._learned: dict[int, tuple[int, tuple[Expr, ...]]] = {}
+        self._totals: dict[int, tuple[int, Expr | None]] = {}
 
     def add(self, readings: Sequence[Reading]) -> None:
         """Take in the spans that ``readings`` show exactly."""
@@ -34,6 +36,8 @@ class SpanPool:
             found = span_example(reading)
             if found is not None:
                 self._read.setdefault(reading.answer.algo_id, []).append(found)
+                total = Example(environment=found.environment, allowed=Allowed.exactly(reading.summed_k))
+                self._summed.setdefault(reading.answer.algo_id, []).append(total)
 
     def expressions(self, algo_id: int) -> tuple[Expr, ...]:
         """What explains all spans of the family, simplest first; empty where nothing was read or nothing does."""
@@ -50,8 +54,23 @@ class SpanPool:
         self._learned[algo_id] = (len(examples), found)
         return found
 
+    def total(self, algo_id: int) -> Expr | None:
+        """What explains how much of k the family sums, where that is not all of it everywhere."""
+        examples = self._summed.get(algo_id, [])
+        count, known = self._totals.get(algo_id, (0, None))
+        if len(examples) != count:
+            short = [e for e in examples if e.allowed.low < e.environment["k"]]
+            if short and (known is None or not all(_explains(known, e) for e in examples)):
+                whole = [e for e in examples if e not in short]
+                chosen = [*short[:_MOST_POOLED], *whole[:: max(1, len(whole) // _MOST_POOLED)]]
+                spans = self.expressions(algo_id)[:1]
+                found = learn_integer(chosen, [e.environment for e in examples], given=spans, most=4)
+                known = next((x for x in found if all(_explains(x, e) for e in examples)), None)
+            self._totals[algo_id] = (len(examples), known)
+        return known
+
     def widen(self, rule: Rule, algo_id: int, readings: Sequence[Reading]) -> Rule:
-        """``rule`` with the pooled expression for its span, if it has one and the class's own readings allow it."""
+        """``rule`` with the pooled expressions for its span and sum, where it is cut and the readings allow them."""
         if len(rule.structure.cuts) != 1:
             return rule
         own = [e for e in map(span_example, readings) if e is not None]
@@ -59,7 +78,11 @@ class SpanPool:
             if all(_explains(expression, e) for e in own):
                 values = dict(rule.integers)
                 old = values[_SPAN]
-                return make_rule(rule.structure, {p: _replaced(e, old, expression) for p, e in values.items()})
+                values = {p: _replaced(e, old, expression) for p, e in values.items()}
+                total = self.total(algo_id)
+                if total is not None and all(_sums(total, r) for r in readings):
+                    values[_TOTAL] = total
+                return make_rule(rule.structure, values)
         return rule
 
 
@@ -80,6 +103,10 @@ def span_example(reading: Reading) -> Example | None:
 
 def _explains(expression: Expr, example: Example) -> bool:
     return evaluate(expression, example.environment) == example.allowed.low
+
+
+def _sums(expression: Expr, reading: Reading) -> bool:
+    return evaluate(expression, environment(reading.problem, reading.answer, None)) == reading.summed_k
 
 
 def _replaced(expression: Expr, old: Expr, new: Expr) -> Expr:

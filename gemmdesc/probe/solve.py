@@ -60,6 +60,13 @@ class ClassOutcome:
     rivals: int
 
 
+def no_rule(label: str, reason: str) -> ClassOutcome:
+    """The outcome of a class that was not read."""
+    return ClassOutcome(
+        label=label, rule=None, reason=reason, scalar=False, readings=(), checked=0, draws=0, rivals=0
+    )
+
+
 def solve_class(library: Library, task: ClassTask) -> ClassOutcome:
     """Find the class's rule.  Rules known from other classes are tried first, on this class's own bytes."""
     state = _Solver(library, task)

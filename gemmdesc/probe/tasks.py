@@ -10,7 +10,7 @@ from gemmdesc.errors import CampaignError
 from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
 from gemmdesc.library.stability import run_to_run
-from gemmdesc.probe.answers import AnswerKey
+from gemmdesc.probe.answers import AnswerKey, slices_at_launch
 from gemmdesc.probe.compare import (
     WINDOW_SIDE,
     Draw,
@@ -25,7 +25,7 @@ from gemmdesc.probe.experiments import ReferenceFailed, magnitudes
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.sampling import Scope, draw_problem
 from gemmdesc.probe.scan import Block, Example, resolve, scan_block
-from gemmdesc.probe.solve import ClassOutcome, ClassTask, solve_class
+from gemmdesc.probe.solve import ClassOutcome, ClassTask, no_rule, solve_class
 from gemmdesc.probe.telling import most_telling
 from gemmdesc.probe.walks import read_fused, read_summed
 from gemmdesc.problem import Failed, GemmProblem, Transpose, environment
@@ -33,8 +33,8 @@ from gemmdesc.rule import Rule
 
 #: Examples of one class given to the solver, and numbers looked through to choose them.
 _MOST_EXAMPLES, _MOST_LOOKED_AT = 48, 600
-#: With fewer natural examples than this, others are made.
-_FEW_EXAMPLES = 4
+#: With fewer natural examples than this, others are made, from this many at most.
+_FEW_EXAMPLES, _MADE_FROM = 4, 3
 #: Elements of both operands up to which a problem is preferred, and k up to which examples are made.
 _MODERATE_ELEMENTS, _LARGEST_MADE_K = 2**25, 2**15
 #: A k below this hides how long the turns of most main loops are.
@@ -48,7 +48,7 @@ _STABILITY_EVERY = 8
 #: Rows and columns compared by a trial, and for answers beyond a row's first ones, at most.
 _TRIAL_SIDE = 8
 #: Problems of a class among which a trial chooses, and how many it takes place on.
-_TRIAL_LOOKED_AT, _TRIAL_PROBLEMS = 8, 2
+_TRIAL_LOOKED_AT, _TRIAL_PROBLEMS = 6, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +97,8 @@ def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
     rest = numbers[task.first : _MOST_LOOKED_AT]
     chosen = [*numbers[: task.first], *varied(task.source, rest, _MOST_EXAMPLES)]
     examples = [e for e in (task.source.example(library, n) for n in chosen) if e is not None]
+    if examples and all(slices_at_launch(e.answer) for e in examples):
+        return no_rule(str(task.key), "its kernel shares out k when it is launched (segment-k); no rule states that")
     if examples and len(examples) < _FEW_EXAMPLES:
         examples.extend(elsewhere(library, examples))
     return solve_class(
@@ -136,17 +138,26 @@ def elsewhere(library: Library, examples: Sequence[Example]) -> list[Example]:
 
     Rules found with their help are verified on natural problems only.
     """
-    out: list[Example] = []
-    for example in examples[:3]:
-        p = example.problem
-        for k in (p.k + 8, p.k + 1, 2 * p.k + 24, 3 * p.k, p.k // 2 + 1, p.k + 64, p.k // 64 * 64 + 64, 5 * p.k + 40):
-            moved = replace(
-                p, k=k, lda=p.lda if p.transa is Transpose.N else p.lda + k - p.k,
-                ldb=p.ldb if p.transb is Transpose.T else p.ldb + k - p.k,
-            )  # fmt: skip
-            if k <= _LARGEST_MADE_K and library.check(moved, example.answer):
-                out.append(Example(problem=moved, answer=example.answer))
-    return out
+    made = (moved(library, e, k) for e in examples[:_MADE_FROM] for k in other_sizes(e))
+    return [e for e in made if e is not None]
+
+
+def moved(library: Library, example: Example, k: int) -> Example | None:
+    """The example's answer at another inner size; None where the library's check does not accept it there."""
+    p = example.problem
+    problem = replace(
+        p, k=k, lda=p.lda if p.transa is Transpose.N else p.lda + k - p.k,
+        ldb=p.ldb if p.transb is Transpose.T else p.ldb + k - p.k,
+    )  # fmt: skip
+    return Example(problem=problem, answer=example.answer) if library.check(problem, example.answer) else None
+
+
+def other_sizes(example: Example) -> tuple[int, ...]:
+    """Sizes that tell much: neighbours and multiples of k, and those just above where all slices are equally long."""
+    k, slices = example.problem.k, example.answer.splitk_num
+    even = max(1, k // (64 * slices)) * 64 * slices if slices < k else 64
+    sizes = (even + 1, even + slices // 2 + 8, k + 8, k + 1, 2 * k + 24, k // 2 + 1, k + 64, k // 64 * 64 + 96, 3 * k)
+    return tuple(dict.fromkeys(s for s in sizes if 0 < s <= _LARGEST_MADE_K and s != k))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +180,10 @@ def run_trial(library: Library, task: TrialTask) -> Verdict:
     """One plain draw and one built against rivals, on each of the problems that would tell most."""
     chosen = varied(task.source, task.numbers, _TRIAL_LOOKED_AT)
     examples = [e for e in (task.source.example(library, n) for n in chosen) if e is not None]
+    if task.rule is not None:
+        if any(slices_at_launch(e.answer) for e in examples):
+            return Verdict.DECLINED
+        examples.extend(elsewhere(library, examples[:1]))
     before = [e for e in (task.source.example(library, n) for n in task.witnesses) if e is not None]
     verdict = Verdict.REFERENCE_FAILED
     for number, example in enumerate([*before, *_telling(examples, task.rule, task.rivals, _TRIAL_PROBLEMS)]):
@@ -205,7 +220,7 @@ def _trial_scalar(library: Library, example: Example) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyTask:
-    """``rivals`` of the ``draws`` are built against a mutant of the rule.
+    """``rivals`` of the ``draws`` are built against the ``others`` and mutants; ``full``: more outputs are compared.
 
     Of the problems ``numbers``, the one is compared on which most of the ``others``, rules of the family, would show.
     """
@@ -217,6 +232,7 @@ class VerifyTask:
     others: tuple[Rule, ...]
     draws: int
     rivals: int
+    full: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,10 +263,10 @@ def run_verify(library: Library, task: VerifyTask) -> Verified:
     number = next(n for n, e in found.items() if e is example)
     seed = task.source.seed + _VERIFY_SEED_OFFSET
     plain = plain_draws(seed, task.draws - task.rivals, first=number % 97)
-    draws = (*plain, *rival_draws(seed, task.rivals, first=number % 101))
-    side = WINDOW_SIDE if task.rivals else _TRIAL_SIDE
+    draws = (*plain, *rival_draws(seed, task.rivals, first=2 * (number % 101)))
+    side = WINDOW_SIDE if task.full else _TRIAL_SIDE
     (verdict,) = compare_rules(library, example, [task.rule], draws, side=side, others=task.others)
-    again = task.rivals and number % _STABILITY_EVERY == 0
+    again = task.full and number % _STABILITY_EVERY == 0
     if again and verdict is Verdict.EQUAL and not _stable(library, example, draws[0]):
         verdict = Verdict.NONDETERMINISTIC
     launch = library.launch(example.problem, example.answer) if number % _LAUNCH_EVERY == 0 else None

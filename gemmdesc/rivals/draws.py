@@ -19,7 +19,7 @@ from gemmdesc.rivals.candidates import (
     scattered_candidates,
     tiny_candidates,
 )
-from gemmdesc.rivals.sparse import Index, find_places, forecast
+from gemmdesc.rivals.sparse import Index, Reals, SparseRows, find_places, forecast
 from gemmdesc.schedule import make_schedule
 
 #: Patterns kept for one draw, how many are enough to stop looking, rounds of candidates before giving up, and
@@ -80,14 +80,13 @@ def rival_set_operands(
         return None
     make: _Maker = tiny_candidates if draw % 2 else scattered_candidates
     own = _view(one, k)
-    found: list[tuple[Candidates, Index]] = []
+    sought: list[tuple[GEMMDesc, View, Candidates]] = []
     for place, other in enumerate(others):
-        views = (own, _view(other, k))
-        candidates = make(views, k, dtype, Dice(seed, draw, k, place), False, CANDIDATES_EACH)
+        view = _view(other, k)
+        candidates = make((own, view), k, dtype, Dice(seed, draw, k, place), False, CANDIDATES_EACH)
         if candidates is not None:
-            chosen = _differing((one, other), views, candidates)[:PATTERNS_EACH]
-            if len(chosen):
-                found.append((candidates, chosen))
+            sought.append((other, view, candidates))
+    found = _told_apart((one, own), sought)
     if not found:
         return None
     width = max(c.a_bits.shape[1] for c, _ in found)
@@ -98,6 +97,38 @@ def rival_set_operands(
     zero = ConstantOperand(dtype=dtype, value_bits=0)
     a = PatternOperand(background=zero, patterns=patterns, seed=seed, draw=draw)
     return a, ConstantOperand(dtype=dtype, value_bits=found[0][0].b_bits)
+
+
+def _told_apart(
+    one: tuple[GEMMDesc, View], sought: Sequence[tuple[GEMMDesc, View, Candidates]]
+) -> list[tuple[Candidates, Index]]:
+    """Of each rival's candidates a few that it is expected to answer otherwise; rivals without any are left out.
+
+    The candidates of all rivals are forecast at once under ``one``.
+    """
+    if not sought:
+        return []
+    desc, view = one
+    width = max(c.a_bits.shape[1] for _, _, c in sought)
+    rows = SparseRows(
+        k=np.concatenate([_widened(c.rows.k, width) for _, _, c in sought]),
+        products=np.concatenate([_padded(c.rows.products, width) for _, _, c in sought]),
+    )
+    own = forecast(desc, view.schedule, view.places, rows).view(np.int64)
+    found, first = [], 0
+    for other, its, candidates in sought:
+        last = first + len(candidates.a_bits)
+        theirs = forecast(other, its.schedule, its.places, candidates.rows).view(np.int64)
+        chosen = np.flatnonzero(own[first:last] != theirs)[:PATTERNS_EACH]
+        if len(chosen):
+            found.append((candidates, chosen))
+        first = last
+    return found
+
+
+def _padded(products: Reals, width: int) -> Reals:
+    """(T, width) from (T, E): elements without a product fill the rest."""
+    return np.pad(products, ((0, 0), (0, width - products.shape[1])))
 
 
 def _widened(columns: Index, width: int) -> Index:
