@@ -9,6 +9,9 @@ from gemmdesc.descriptor import Contiguous, Cut, GEMMDesc, ResidueFirst, Residue
 from gemmdesc.dtypes import DType
 from gemmdesc.normal_form import normal_form
 
+#: Turns of the main loop that a kernel might have: its instruction_k, and up to 2^(this - 1) times that.
+_TURNS = 5
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
@@ -49,12 +52,13 @@ def _all(desc: GEMMDesc, k: int) -> Iterator[Mutant]:
 
 
 def _other_residues(desc: GEMMDesc) -> tuple[ResidueLast | ResidueFirst, ...]:
-    """The short step at the other end of the chain, and turns of the main loop twice and half as long."""
+    """The short step at the other end of the chain, and turns of the main loop twice and half as long, and others."""
     g, residue = desc.accumulator.instruction_k, desc.accumulator.residue
+    turns = [ResidueFirst(k_loop_step=g << i) for i in range(_TURNS)]
     if not isinstance(residue, ResidueFirst):
-        return (ResidueFirst(k_loop_step=4 * g),)
-    turns = (2 * residue.k_loop_step, residue.k_loop_step // 2)
-    return (ResidueLast(), *(ResidueFirst(k_loop_step=t) for t in turns if t >= g))
+        return tuple(turns[1:])
+    near = [ResidueFirst(k_loop_step=t) for t in (2 * residue.k_loop_step, residue.k_loop_step // 2) if t >= g]
+    return (ResidueLast(), *dict.fromkeys(t for t in (*near, *turns) if t != residue))
 
 
 def _cut_mutants(cut: Cut, output: DType) -> Iterator[tuple[str, str, Cut]]:

@@ -74,7 +74,7 @@ def test_each_kind_changes_its_own_field() -> None:
     assert [d.cuts[0].start for d in by_kind["start"]] == [Start.ZERO]
     assert sorted(d.accumulator.instruction_k for d in by_kind["instruction_k"]) == [8, 32]
     residues = [d.accumulator.residue for d in by_kind["residue"]]
-    assert residues == [ResidueLast(), ResidueFirst(k_loop_step=128), ResidueFirst(k_loop_step=32)]
+    assert residues == [ResidueLast(), *(ResidueFirst(k_loop_step=t) for t in (128, 32, 16, 256))]
 
 
 def test_a_narrow_type_is_the_output_s_own() -> None:

@@ -12,15 +12,16 @@ from typing import Any
 from gemmdesc.probe import records
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.compare import Verdict
+from gemmdesc.probe.examples import Draws, cheapest_first
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.partition import Partition, Report
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, FAMILY_ATTRIBUTES, Row, RowIndex
-from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.sampling import Scope
 from gemmdesc.probe.scan import Tally, block_from_plain, block_to_plain, unseen_mass
 from gemmdesc.probe.solve import ClassOutcome
-from gemmdesc.probe.survey import survey
-from gemmdesc.probe.tasks import Draws, ScanTask, Verified, VerifyTask, cheapest_first, run_scan, run_verify
+from gemmdesc.probe.survey import Survey
+from gemmdesc.probe.tasks import ScanTask, run_scan
+from gemmdesc.probe.trials import Verified, VerifyTask, run_verify
 from gemmdesc.probe.workers import Workers
 from gemmdesc.rule import Rule
 
@@ -43,7 +44,7 @@ class Options:
     scope: Scope
     seed: int = 0
     target_unseen: float = 1e-5
-    first_blocks: int = 600
+    first_blocks: int = 400
     most_queries: int = 4_000_000
     verify_draws: int = 2
 
@@ -78,11 +79,13 @@ class Campaign:
         self._tally = Tally()
         for data in self._journal.read("scan"):
             self._tally.add(block_from_plain(data))
-        self._partition = Partition(workers, self._source, report, self._journal)
+        self._partition = Partition(workers, self._source, report, self._journal, self._keep)
         found = map(records.verified_from_plain, self._journal.read("verified"))
         self._surveyed: set[int] = set()
         for data in self._journal.read("survey"):
-            self._take_in(*records.surveyed_from_plain(data))
+            family, reading = records.surveyed_from_plain(data)
+            self._surveyed.add(family)
+            self._partition.book.pool.add(() if reading is None else (reading,))
         self._verified = {(v.key, v.number): v for v in found}
         self._rows: list[Row] = []
         for data in self._journal.read("rows"):
@@ -104,7 +107,7 @@ class Campaign:
             unseen = self._unseen()
             if unseen <= self._options.target_unseen or self._tally.queries >= self._options.most_queries:
                 return self.findings()
-            blocks *= 3
+            blocks = blocks * 3 // 2
 
     def _timed(self, phase: str, work: Callable[..., None], *arguments: Any) -> None:
         begin = monotonic()
@@ -121,15 +124,10 @@ class Campaign:
 
     def _survey(self) -> None:
         """Read several answers of every family not read yet."""
-        known = frozenset(self._surveyed)
-        for family, reading in survey(self._workers, self._source, self._tally, known, self._report):
+        look = Survey(self._workers, self._source, self._tally, self._partition.book.pool, self._report)
+        for family, reading in look.run(frozenset(self._surveyed)):
             self._journal.append("survey", records.surveyed_to_plain(family, reading))
-            self._take_in(family, reading)
-
-    def _take_in(self, family: int, reading: Reading | None) -> None:
-        self._surveyed.add(family)
-        if reading is not None:
-            self._partition.pool.add((reading,))
+            self._surveyed.add(family)
 
     def _make_rows(self) -> None:
         """Rows for classes that none takes yet."""
@@ -165,11 +163,14 @@ class Campaign:
     def _verify(self) -> list[tuple[Row, dict[AnswerKey, int]]]:
         """Compare what is not yet compared under its row's present rule; returns rows with classes that differed."""
         tasks = self._verify_tasks()
-        for count, (task, result) in enumerate(self._workers.run(run_verify, tasks), 1):
-            self._verified[task.key, result.number] = result
-            self._journal.append("verified", records.verified_to_plain(result))
+        for count, (_, result) in enumerate(self._workers.run(run_verify, tasks), 1):
+            self._keep(result)
             self._report("verify", count, len(tasks))
         return self._failing()
+
+    def _keep(self, result: Verified) -> None:
+        self._verified[result.key, result.number] = result
+        self._journal.append("verified", records.verified_to_plain(result))
 
     def _failing(self) -> list[tuple[Row, dict[AnswerKey, int]]]:
         """Rows whose present rule has failed, with a problem of each class that it failed on."""
@@ -207,7 +208,7 @@ class Campaign:
     ) -> list[VerifyTask]:
         """Tasks for what is still to be compared of one answer, on up to ``depth`` of its problems."""
         numbers = cheapest_first(self._source, self._tally.numbers[key])
-        left = [n for n in numbers if not self._is_verified(key, n, rule)]
+        left = [n for n in numbers if not self._is_verified(key, n, rule, full)]
         needed = min(depth, len(numbers)) - (len(numbers) - len(left))
         plain = self._options.verify_draws if full else 1
         against = 2 if full else 1
@@ -219,9 +220,9 @@ class Campaign:
             for i in range(max(0, needed))
         ]  # fmt: skip
 
-    def _is_verified(self, key: AnswerKey, number: int, rule: Rule) -> bool:
+    def _is_verified(self, key: AnswerKey, number: int, rule: Rule, full: bool) -> bool:
         done = self._verified.get((key, number))
-        return done is not None and done.rule == rule.text
+        return done is not None and done.rule == rule.text and (done.full or not full)
 
     def _unseen(self) -> float:
         """Good-Turing over what the key projects to; an answer that no row takes counts as itself, in scope."""
@@ -237,7 +238,7 @@ class Campaign:
         """What is known so far, whether or not the campaign has run to its end."""
         scanning = self._seconds["scan"]
         return Findings(
-            options=self._options, tally=self._tally, rows=tuple(self._rows), outcomes=self._partition.outcomes,
+            options=self._options, tally=self._tally, rows=tuple(self._rows), outcomes=self._partition.book.outcomes,
             verified=self._verified, unseen=self._unseen(), unseen_all=unseen_mass(self._tally.counts.values()),
             scan_rate=self._asked / scanning if scanning else 0.0, seconds=dict(self._seconds),
         )  # fmt: skip

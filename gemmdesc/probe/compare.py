@@ -25,8 +25,11 @@ from gemmdesc.rule import Rule, evaluate_rule
 WINDOW_SIDE = 16
 #: Rows (or columns) of D that a comparison with rivals replays: each was built against one of them.
 RIVAL_ROWS = 64
-#: Families of the plain draws, in turn.  Where sums cancel, a narrow output still shows the order; elsewhere seldom.
-FAMILIES = (Family.CANCELLING, Family.WIDE, Family.CANCELLING, Family.RAMP, Family.CANCELLING, Family.SPECIALS)
+#: Families of the plain draws, in turn.  Where sums cancel, a narrow output still shows the order, elsewhere seldom;
+#: where all products are -0.0, the sign of the sum shows how it starts.
+FAMILIES = (
+    Family.CANCELLING, Family.NEGATIVE_ZERO, Family.WIDE, Family.SPECIALS, Family.CANCELLING, Family.RAMP,
+)  # fmt: skip
 
 
 class Verdict(Enum):

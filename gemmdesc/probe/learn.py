@@ -26,8 +26,6 @@ _LARGEST = 2**62
 _GRAINS = 400
 #: How many one-operation expressions are joined with all of them in the last stage.
 _WIDE = 300
-#: How many environments of the domain tell expressions apart.
-_DOMAIN_SAMPLE = 64
 #: Pairs of expressions that are tried at once: their values stay in a cache.
 _BLOCK = 1 << 16
 
@@ -81,20 +79,22 @@ def learn_integer(
     given: Sequence[Expr] = (),
     hints: Sequence[Expr] = (),
     most: int = 24,
+    sample: int = 64,
 ) -> tuple[Expr, ...]:
     """The surviving expressions, smallest first, at most ``most``; empty if the space holds none.
 
     ``names`` are the variables of arithmetic, ``conditions`` those that a grain may depend on.  ``given`` are
-    expressions already learned, used like variables; ``hints``, learned elsewhere, are tried first.  The search stops
-    after the first stage that leaves survivors: hints, single atoms, one operation, two operations, a multiple of a
-    grain, an operation on two operations.
+    expressions already learned, used like variables; ``hints``, learned elsewhere, are tried first.  ``sample``: how
+    many environments of the domain, evenly spread, tell expressions apart.  The search stops after the first stage that
+    leaves survivors: hints, single atoms, one operation, two operations, a multiple of a grain, an operation on two
+    operations.
 
     Raises:
         InvalidInputError: there are no examples.
     """
     if not examples:
         raise InvalidInputError("examples must hold at least one reading (got none)")
-    search = _Search(examples, domain, (names, conditions), given)
+    search = _Search(examples, domain[:: max(1, len(domain) // sample)], (names, conditions), given)
     hinted = partial(search.hinted, hints)
     for stage in (hinted, search.atoms, search.one, search.two, search.grained, search.three):
         found = _smallest(stage())
@@ -113,7 +113,7 @@ class _Search:
         variables: tuple[Sequence[str], Sequence[str]],
         given: Sequence[Expr],
     ) -> None:
-        every = [*(e.environment for e in examples), *domain[:: max(1, len(domain) // _DOMAIN_SAMPLE)]]
+        every = [*(e.environment for e in examples), *domain]
         self._names, self._conditions = ([n for n in v if all(n in e for e in every)] for v in variables)
         known = (*self._names, *self._conditions)
         self._all = {n: np.array([e[n] for e in every], dtype=np.int64) for n in known}

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gemmdesc.dtypes import DType
 from gemmdesc.probe import records
-from gemmdesc.probe.answers import AnswerKey, Types
+from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.compare import Verdict
+from gemmdesc.probe.examples import Draws
 from gemmdesc.probe.journal import Journal
-from gemmdesc.probe.pool import SpanPool
 from gemmdesc.probe.projection import (
     CLASS_ATTRIBUTES,
     FAMILY_ATTRIBUTES,
@@ -22,10 +22,12 @@ from gemmdesc.probe.projection import (
     join,
     joinable,
     make_row,
+    overlaps,
 )
+from gemmdesc.probe.rulebook import RuleBook
 from gemmdesc.probe.scan import Tally
-from gemmdesc.probe.solve import ClassOutcome
-from gemmdesc.probe.tasks import Draws, SolveTask, TrialTask, run_solve, run_trial
+from gemmdesc.probe.tasks import SolveTask, run_solve
+from gemmdesc.probe.trials import TrialTask, Verified, run_trial
 from gemmdesc.probe.workers import Workers
 from gemmdesc.rule import Rule
 
@@ -42,55 +44,39 @@ _RIVALS, _KNOWN = 8, 20
 class Partition:
     """Rows so far, every class's own outcome, and what each rule gave on each class it was tried on.
 
-    ``pool``: the spans read so far, by this or by anyone else.
+    ``book``: what is known of rules.  ``keep`` is called with every comparison on a problem of the scan's own.
     """
 
-    def __init__(self, workers: Workers, draws: Draws, report: Report, journal: Journal) -> None:
-        self._workers, self._draws, self._report, self._journal = workers, draws, report, journal
+    def __init__(
+        self, workers: Workers, draws: Draws, report: Report, journal: Journal, keep: Callable[[Verified], None]
+    ) -> None:
+        self._workers, self._draws, self._report, self._journal, self._keep = workers, draws, report, journal, keep
         self._trials: dict[tuple[str, AnswerKey], bool] = {}
-        self.pool = SpanPool()
         self._witnesses: dict[AnswerKey, list[int]] = {}
         self._joined: set[frozenset[AnswerKey]] = set()
         self._numbers: dict[AnswerKey, list[int]] = {}
         self._counts: Counter[AnswerKey] = Counter()
-        self.outcomes: dict[AnswerKey, ClassOutcome] = {}
-        self.rules: Counter[str] = Counter()
-        self._by_text: dict[str, Rule] = {}
+        self.book = RuleBook()
         for data in journal.read("classes"):
-            self.recall(*records.outcome_from_plain(data))
+            self.book.recall(*records.outcome_from_plain(data))
         for data in journal.read("trials"):
             self._trials[data["rule"], records.key_of(data)] = data["given"]
-
-    def recall(self, key: AnswerKey, outcome: ClassOutcome) -> None:
-        """Take in an outcome, new or from a journal."""
-        self.pool.add(outcome.readings)
-        self.outcomes[key] = outcome
-        self._meet(outcome.rule)
-
-    def _meet(self, rule: Rule | None) -> None:
-        if rule is not None:
-            self.rules[rule.text] += 1
-            self._by_text[rule.text] = rule
 
     def make_rows(self, tally: Tally, classes: Sequence[AnswerKey]) -> list[Row]:
         """Rows for ``classes``, which no row takes yet."""
         self._index(tally)
         nodes = families(classes)
-        if self.zero_exponent() is None:
+        if self.book.zero_exponent() is None:
             # Only these types show it, and the rules of others need it.
             showing = [n for n in nodes if n.classes[0].types[2] is DType.FLOAT32]
             self._solve([max(n.classes, key=lambda c: self._counts[c]) for n in showing])
         rows = self._work(nodes)
         # Classes with too few products to read take a known rule that gives their bytes; by now rules are known.
-        silent = [r for r in rows if r.solved.rule is None and not any(self._is_scalar(c) for c in r.classes)]
+        silent = [r for r in rows if r.solved.rule is None and not any(self.book.is_scalar(c) for c in r.classes)]
         for key in (c for r in silent for c in r.classes):
-            self.outcomes.pop(key, None)
-        again = self._work([Node(classes=r.classes, named=r.named) for r in silent]) if self.rules else silent
+            self.book.outcomes.pop(key, None)
+        again = self._work([Node(classes=r.classes, named=r.named) for r in silent]) if self.book.rules else silent
         return [*(r for r in rows if r not in silent), *again]
-
-    def _is_scalar(self, key: AnswerKey) -> bool:
-        outcome = self.outcomes.get(key)
-        return outcome is not None and outcome.scalar
 
     def repair(self, tally: Tally, failed: Sequence[tuple[Row, Mapping[AnswerKey, int]]]) -> list[Row]:
         """Rows in place of those whose rule failed; ``failed`` gives each one a problem of every class it failed on."""
@@ -131,7 +117,8 @@ class Partition:
                 shared = next((s for s in candidates if len(self._given(node, s)) == len(node.classes)), None)
                 if shared is not None:
                     gone = {r.key for r in group}
-                    kept = [*(r for r in kept if r.key not in gone), join(group, name, shared)]
+                    rest, joined = [r for r in kept if r.key not in gone], join(group, name, shared)
+                    kept = kept if overlaps(joined, rest) else [*rest, joined]
         return kept
 
     def _candidates(self, group: Sequence[Row]) -> list[Solved]:
@@ -151,25 +138,10 @@ class Partition:
             self._numbers.setdefault(owner, []).extend(numbers)
             self._counts[owner] += tally.counts[key]
 
-    def known(self, types: Types) -> tuple[Rule, ...]:
-        """Rules found so far, rewritten for ``types``: those met most often first."""
-        moved = (self._calibrated(records.retyped(self._by_text[t], types)) for t, _ in self.rules.most_common())
-        return tuple({r.text: r for r in moved}.values())
-
-    def _calibrated(self, rule: Rule) -> Rule:
-        """The rule with what an exact zero counts as, where that was measured only after the rule was found."""
-        zero = self.zero_exponent()
-        return rule if zero is None else records.with_zero_exponent(rule, zero)
-
-    def zero_exponent(self) -> int | None:
-        """As measured on any class."""
-        readings = (r for o in self.outcomes.values() for r in o.readings)
-        return next((r.arithmetic.zero_exponent for r in readings if r.arithmetic.zero_exponent is not None), None)
-
     def task(self, key: AnswerKey, numbers: Sequence[int], first: int, known: Sequence[Rule]) -> SolveTask:
         return SolveTask(
-            key=key, source=self._draws, numbers=tuple(numbers), known=tuple(known), hints=self.known(key.types),
-            preferred=self.pool.expressions(_family(key)), first=first, zero_exponent=self.zero_exponent(),
+            key=key, source=self._draws, numbers=tuple(numbers), known=tuple(known), hints=self.book.known(key.types),
+            preferred=self.book.pool.expressions(_family(key)), first=first, zero_exponent=self.book.zero_exponent(),
         )  # fmt: skip
 
     def _solve_leads(self, nodes: Sequence[Node]) -> list[Solved | None]:
@@ -181,12 +153,12 @@ class Partition:
                 for lead in leads
                 if len(lead) > turn and not any(self._stands(c) for c in lead[:turn])
             ]
-            self._solve([c for c in due if c not in self.outcomes or not self._stands(c)])
+            self._solve([c for c in due if c not in self.book.outcomes or not self._stands(c)])
         return [self._first_telling(lead) for lead in leads]
 
     def _stands(self, key: AnswerKey) -> bool:
         """Whether the class's own outcome says something, and has not failed on the class since."""
-        outcome = self.outcomes.get(key)
+        outcome = self.book.outcomes.get(key)
         if outcome is None or not (outcome.rule is not None or outcome.scalar):
             return False
         return self._trials.get((_name(Solved(rule=outcome.rule)), key), True)
@@ -195,29 +167,29 @@ class Partition:
         key = next((c for c in lead if self._stands(c)), None)
         if key is None:
             return None
-        outcome = self.outcomes[key]
+        outcome = self.book.outcomes[key]
         if outcome.rule is None:
             return Solved(rule=None, reason=outcome.reason)
-        wide = self._calibrated(self.pool.widen(outcome.rule, _family(key), outcome.readings))
+        wide = self.book.calibrated(self.book.pool.widen(outcome.rule, _family(key), outcome.readings))
         if not self._trials.get((wide.text, key), True):
             wide = outcome.rule
-        self._meet(wide)
+        self.book.meet(wide)
         return Solved(rule=wide, reason=outcome.reason)
 
     def _solve(self, classes: Sequence[AnswerKey]) -> None:
-        known = {types: self.known(types)[:_KNOWN] for types in {c.types for c in classes}}
+        known = {types: self.book.known(types)[:_KNOWN] for types in {c.types for c in classes}}
         tasks = []
         for c in classes:
             seen = self._witnesses.get(c, [])[:_READ_FIRST]
             tasks.append(self.task(c, [*seen, *self._numbers[c]], len(seen), known[c.types]))
         for done, (task, outcome) in enumerate(self._workers.run(run_solve, tasks), 1):
-            self.recall(task.key, outcome)
+            self.book.recall(task.key, outcome)
             self._journal.append("classes", records.outcome_to_plain(task.key, outcome))
             self._report("solve", done, len(tasks))
 
     def _try_all(self, work: Sequence[tuple[Node, Solved]]) -> None:
         """Try each node's rule on all its classes."""
-        rivals = {t: self.known(t)[:_RIVALS] for t in {n.classes[0].types for n, _ in work}}
+        rivals = {t: self.book.known(t)[:_RIVALS] for t in {n.classes[0].types for n, _ in work}}
         tasks = [
             TrialTask(
                 key=c,
@@ -231,9 +203,11 @@ class Partition:
             for c in node.classes
             if (_name(s), c) not in self._trials
         ]
-        for done, (task, verdict) in enumerate(self._workers.run(run_trial, tasks), 1):
+        for done, (task, tried) in enumerate(self._workers.run(run_trial, tasks), 1):
             name = "scalar" if task.rule is None else task.rule.text
-            given = verdict in (Verdict.EQUAL, Verdict.REFERENCE_FAILED)
+            given = tried.verdict in (Verdict.EQUAL, Verdict.REFERENCE_FAILED)
+            for compared in tried.compared:
+                self._keep(compared)
             self._trials[name, task.key] = given
             self._journal.append("trials", records.trial_to_plain(name, task.key, given))
             self._report("try", done, len(tasks))
@@ -294,9 +268,9 @@ class Partition:
         for done, (task, outcome) in enumerate(self._workers.run(run_solve, list(tasks.values())), 1):
             self._report("solve jointly", done, len(tasks))
             if outcome.rule is not None:
-                self.pool.add(outcome.readings)
-                rule = self._calibrated(self.pool.widen(outcome.rule, _family(task.key), outcome.readings))
-                self._meet(rule)
+                self.book.pool.add(outcome.readings)
+                rule = self.book.calibrated(self.book.pool.widen(outcome.rule, _family(task.key), outcome.readings))
+                self.book.meet(rule)
                 out[place[id(task)]] = Solved(rule=rule)
         self._try_all([(n, s) for n, s in zip(nodes, out, strict=True) if s is not None])
         return out
@@ -307,7 +281,7 @@ class Partition:
         return self.task(node.classes[0], [*first, *rest], len(first), ())
 
     def _why(self, node: Node) -> str:
-        reasons = Counter(self.outcomes[c].reason for c in node.classes if c in self.outcomes)
+        reasons = Counter(self.book.outcomes[c].reason for c in node.classes if c in self.book.outcomes)
         return reasons.most_common(1)[0][0] if reasons else "not read"
 
 

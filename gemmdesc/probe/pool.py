@@ -7,7 +7,7 @@ allow it.  Whether a rule holds is decided by bytes, never here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gemmdesc.expressions import Call, Expr, evaluate
 from gemmdesc.probe.learn import Allowed, Example, learn_integer
@@ -18,6 +18,8 @@ from gemmdesc.rule import Rule, make_rule
 
 #: Readings of one family that the pooled expression is learned from, at most.
 _MOST_POOLED = 64
+#: Functions that further readings are to decide between, at most.
+_MOST_CANDIDATES = 200
 _SPAN, _TOTAL = "cuts.0.layout.span", "summed_k"
 
 
@@ -53,6 +55,15 @@ class SpanPool:
             found = tuple(x for x in found if all(_explains(x, e) for e in examples))
         self._learned[algo_id] = (len(examples), found)
         return found
+
+    def candidates(self, algo_id: int, domain: Sequence[Mapping[str, int]]) -> tuple[Expr, ...]:
+        """Functions that explain all spans of the family and differ somewhere on ``domain``, simplest first."""
+        examples = self._read.get(algo_id, [])
+        if not examples:
+            return ()
+        chosen = examples[:: max(1, len(examples) // _MOST_POOLED)]
+        found = learn_integer(chosen, domain, most=_MOST_CANDIDATES, sample=len(domain))
+        return tuple(x for x in found if all(_explains(x, e) for e in examples))
 
     def total(self, algo_id: int) -> Expr | None:
         """What explains how much of k the family sums, where that is not all of it everywhere."""

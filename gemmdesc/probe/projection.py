@@ -116,6 +116,16 @@ def join(rows: Sequence[Row], name: str, solved: Solved) -> Row:
     return make_row(Node(classes=tuple(c for r in rows for c in r.classes), named=named), solved)
 
 
+def overlaps(row: Row, others: Iterable[Row]) -> bool:
+    """Whether the row's key would also take a class of another row, or another's key one of its classes."""
+    return any(_takes(row, other) or _takes(other, row) for other in others)
+
+
+def _takes(row: Row, other: Row) -> bool:
+    names = row.key.named
+    return row.key.types == other.key.types and any(c.only(names) == row.key for c in other.classes)
+
+
 class RowIndex:
     """Rows by the attributes that they name, for finding the one that an answer falls into."""
 

@@ -12,7 +12,7 @@ from gemmdesc.probe.campaign import Findings
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
 from gemmdesc.probe.sampling import draw_problem
-from gemmdesc.probe.tasks import Verified
+from gemmdesc.probe.trials import Verified
 from gemmdesc.problem import ANSWER_ATTRIBUTES, AlgoConfig, DeviceId, GemmProblem, LibraryId, answer_from_plain
 from gemmdesc.profiles import (
     DeclineOutcome,

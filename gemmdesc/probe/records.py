@@ -13,7 +13,7 @@ from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.projection import Row, Solved
 from gemmdesc.probe.reading import Reading, reading_from_plain, reading_to_plain
 from gemmdesc.probe.solve import ClassOutcome
-from gemmdesc.probe.tasks import Verified
+from gemmdesc.probe.trials import Verified
 from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion, to_plain
 from gemmdesc.rule import Rule, parse_rule
 
@@ -104,6 +104,7 @@ def verified_to_plain(verified: Verified) -> dict[str, Any]:
         "draws": verified.draws,
         "sizes": [verified.m, verified.n, verified.k],
         "kernels": list(verified.kernels),
+        "full": verified.full,
     }
 
 
@@ -111,7 +112,7 @@ def verified_from_plain(data: dict[str, Any]) -> Verified:
     m, n, k = data["sizes"]
     return Verified(
         key=key_from_plain(*data["key"]), rule=data["rule"], number=data["number"], verdict=Verdict(data["verdict"]),
-        draws=data["draws"], m=m, n=n, k=k, kernels=tuple(data["kernels"]),
+        draws=data["draws"], m=m, n=n, k=k, kernels=tuple(data["kernels"]), full=data["full"],
     )  # fmt: skip
 
 

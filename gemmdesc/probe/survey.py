@@ -9,21 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from gemmdesc.expressions import evaluate_all
 from gemmdesc.library.interface import Library
+from gemmdesc.probe.examples import Draws, moved, varied
 from gemmdesc.probe.experiments import ReferenceFailed
+from gemmdesc.probe.pool import SpanPool
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.scan import Tally
-from gemmdesc.probe.tasks import Draws, moved, varied
 from gemmdesc.probe.workers import Workers
+from gemmdesc.problem import ANSWER_ATTRIBUTES, GemmProblem, answer_from_plain, environment
 
 #: Readings of one family in the first round, which shows whether it is worth reading at all, and in the second.
 FIRST_READINGS, READINGS = 3, 40
 #: Further ones at sizes that leave one product beyond equal slices.
 UNEVEN_READINGS = 12
+#: Problems of one family that are looked at; rounds of readings where expressions disagree, and readings of one.
+_LOOKED_AT, _ROUNDS, _DISPUTED = 3000, 4, 12
+#: Problems whose k has the largest grain, and as many others, that tell expressions apart.
+_DOMAIN = 128
 #: A k above which a reading costs more than it tells.
-_LARGEST_K = 1 << 14
+_LARGEST_K = 1 << 15
 #: Outputs along the longer axis below which a reading takes many launches.
 _WIDE = 64
 
@@ -52,38 +61,82 @@ def run_read(library: Library, task: ReadTask) -> Reading | None:
         return None
 
 
-def survey(
-    workers: Workers, source: Draws, tally: Tally, done: Container[int], report: Callable[[str, int, int | None], None]
-) -> Iterator[tuple[int, Reading | None]]:
-    """Read split answers of every family but those in ``done``: (family, reading) as they come, None if it failed.
+class Survey:
+    """One look at a scan's families; what is read goes into ``pool``."""
 
-    A family whose first readings show no fused step is read no further.
-    """
-    slices = {a: {n: s for n, s in of if _readable(source, n)} for a, of in split_numbers(tally).items()}
-    chosen = {a: varied(source, list(of), READINGS) for a, of in slices.items() if a not in done}
-    first = [ReadTask(source=source, algo_id=a, number=n) for a, of in chosen.items() for n in of[:FIRST_READINGS]]
-    fused: set[int] = set()
-    for task, reading in _read(workers, first, report):
-        if reading is not None and reading.fused:
-            fused.add(task.algo_id)
-        yield task.algo_id, reading
-    rest = []
-    for a in fused:
-        for n in chosen[a][FIRST_READINGS:]:
-            rest.append(ReadTask(source=source, algo_id=a, number=n))
-        for n in chosen[a][:UNEVEN_READINGS]:
-            size = uneven_size(source.problem(n).k, slices[a][n])
-            rest.append(ReadTask(source=source, algo_id=a, number=n, size=size))
-    for task, reading in _read(workers, rest, report):
-        yield task.algo_id, reading
+    def __init__(
+        self, workers: Workers, source: Draws, tally: Tally, pool: SpanPool,
+        report: Callable[[str, int, int | None], None],
+    ) -> None:  # fmt: skip
+        self._workers, self._source, self._pool, self._report = workers, source, pool, report
+        split = split_numbers(tally)
+        self._slices = {a: {n: s for n, s in of[:_LOOKED_AT] if _readable(source, n)} for a, of in split.items()}
+
+    def run(self, done: Container[int]) -> Iterator[tuple[int, Reading | None]]:
+        """Read split answers of every family but those in ``done``: (family, reading) as they come, None if it failed.
+
+        A family whose first readings show no fused step is read no further; the others until no problem is left on
+        which the expressions that explain all their spans disagree, for a number of rounds.
+        """
+        chosen = {a: varied(self._source, list(of), READINGS) for a, of in self._slices.items() if a not in done}
+        fused: set[int] = set()
+        for task, reading in self._read([self._task(a, n) for a, of in chosen.items() for n in of[:FIRST_READINGS]]):
+            if reading is not None and reading.fused:
+                fused.add(task.algo_id)
+            yield task.algo_id, reading
+        rest = []
+        for a in fused:
+            rest += [self._task(a, n) for n in chosen[a][FIRST_READINGS:]]
+            rest += [self._task(a, n, self._uneven(a, n)) for n in chosen[a][:UNEVEN_READINGS]]
+        for task, reading in self._read(rest):
+            yield task.algo_id, reading
+        asked = {a: set(chosen[a]) for a in fused}
+        for _ in range(_ROUNDS):
+            disputed = {a: self._disputed(a, asked[a]) for a in fused}
+            for task, reading in self._read([self._task(a, n) for a, of in disputed.items() for n in of]):
+                yield task.algo_id, reading
+            for a, of in disputed.items():
+                asked[a].update(of)
+
+    def _task(self, algo_id: int, number: int, size: int = 0) -> ReadTask:
+        return ReadTask(source=self._source, algo_id=algo_id, number=number, size=size)
+
+    def _uneven(self, algo_id: int, number: int) -> int:
+        return uneven_size(self._source.problem(number).k, self._slices[algo_id][number])
+
+    def _read(self, tasks: Sequence[ReadTask]) -> Iterator[tuple[ReadTask, Reading | None]]:
+        for count, (task, reading) in enumerate(self._workers.run(run_read, tasks), 1):
+            self._report("survey", count, len(tasks))
+            if reading is not None:
+                self._pool.add((reading,))
+            yield task, reading
+
+    def _disputed(self, algo_id: int, asked: Container[int]) -> list[int]:
+        """Problems, one for each way in which they do, on which the expressions that are left give several spans."""
+        left = [(n, s) for n, s in self._slices[algo_id].items() if n not in asked]
+        if not left:
+            return []
+        environments = [split_environment(self._source.problem(n), s) for n, s in left]
+        # Grains are powers of two: those of k tell most.
+        by_grain = sorted(environments, key=lambda e: -(e["k"] & -e["k"]))
+        domain = [*by_grain[:_DOMAIN], *by_grain[_DOMAIN :: max(1, len(by_grain) // _DOMAIN)]]
+        expressions = self._pool.candidates(algo_id, domain)
+        if len(expressions) < 2:
+            return []
+        columns = {name: np.array([e[name] for e in environments]) for name in environments[0]}
+        values = np.stack([np.broadcast_to(evaluate_all(e, columns), (len(left),)) for e in expressions])
+        ways: dict[bytes, int] = {}
+        for i, (number, _) in enumerate(left):
+            of = values[:, i]
+            if (of != of[0]).any():
+                ways.setdefault(np.unique(of, return_inverse=True)[1].tobytes(), number)
+        return list(ways.values())[:_DISPUTED]
 
 
-def _read(
-    workers: Workers, tasks: Sequence[ReadTask], report: Callable[[str, int, int | None], None]
-) -> Iterator[tuple[ReadTask, Reading | None]]:
-    for count, found in enumerate(workers.run(run_read, tasks), 1):
-        report("survey", count, len(tasks))
-        yield found
+def split_environment(problem: GemmProblem, slices: int) -> dict[str, int]:
+    """The variables of a rule at ``problem`` under an answer with so many slices."""
+    answer = answer_from_plain(dict.fromkeys(ANSWER_ATTRIBUTES, 0) | {"splitk_num": slices})
+    return environment(problem, answer, None)
 
 
 def uneven_size(k: int, slices: int) -> int:

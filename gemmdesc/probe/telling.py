@@ -11,7 +11,7 @@ from gemmdesc.normal_form import normal_form
 from gemmdesc.rule import Rule, evaluate_rule
 
 #: A k beyond which mutants are not worth their normal forms: they show at smaller ones.
-MUTANT_K = 1 << 16
+MUTANT_K = 1 << 19
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:

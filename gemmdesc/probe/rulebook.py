@@ -1,0 +1,53 @@
+"""What a campaign knows of rules: every class's own outcome, the rules met, and the spans read."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gemmdesc.probe import records
+from gemmdesc.probe.answers import AnswerKey, Types
+from gemmdesc.probe.pool import SpanPool
+from gemmdesc.probe.solve import ClassOutcome
+from gemmdesc.rule import Rule
+
+
+class RuleBook:
+    """``outcomes`` by class; ``rules``: how often each text was found; ``pool``: the spans read, by whomever."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[AnswerKey, ClassOutcome] = {}
+        self.rules: Counter[str] = Counter()
+        self.pool = SpanPool()
+        self._by_text: dict[str, Rule] = {}
+
+    def recall(self, key: AnswerKey, outcome: ClassOutcome) -> None:
+        """Take in an outcome, new or from a journal."""
+        self.pool.add(outcome.readings)
+        self.outcomes[key] = outcome
+        self.meet(outcome.rule)
+
+    def meet(self, rule: Rule | None) -> None:
+        """Count a rule that some class's bytes allow."""
+        if rule is not None:
+            self.rules[rule.text] += 1
+            self._by_text[rule.text] = rule
+
+    def is_scalar(self, key: AnswerKey) -> bool:
+        """Whether the class was read, and fuses no products."""
+        outcome = self.outcomes.get(key)
+        return outcome is not None and outcome.scalar
+
+    def known(self, types: Types) -> tuple[Rule, ...]:
+        """Rules found so far, rewritten for ``types``: those met most often first."""
+        moved = (self.calibrated(records.retyped(self._by_text[t], types)) for t, _ in self.rules.most_common())
+        return tuple({r.text: r for r in moved}.values())
+
+    def calibrated(self, rule: Rule) -> Rule:
+        """The rule with what an exact zero counts as, where that was measured only after the rule was found."""
+        zero = self.zero_exponent()
+        return rule if zero is None else records.with_zero_exponent(rule, zero)
+
+    def zero_exponent(self) -> int | None:
+        """As measured on any class."""
+        readings = (r for o in self.outcomes.values() for r in o.readings)
+        return next((r.arithmetic.zero_exponent for r in readings if r.arithmetic.zero_exponent is not None), None)

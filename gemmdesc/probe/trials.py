@@ -1,0 +1,192 @@
+"""Comparing one rule with the library: a trial of a class, the verification of an answer; work for workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from gemmdesc.errors import CampaignError
+from gemmdesc.library.interface import Library
+from gemmdesc.library.stability import run_to_run
+from gemmdesc.probe.answers import AnswerKey, answer_key, slices_at_launch
+from gemmdesc.probe.compare import (
+    WINDOW_SIDE,
+    Draw,
+    Verdict,
+    choose_window,
+    compare_rules,
+    plain_draws,
+    plain_operands,
+    rival_draws,
+)
+from gemmdesc.probe.examples import Draws, elsewhere, examples_of, varied
+from gemmdesc.probe.experiments import ReferenceFailed, magnitudes
+from gemmdesc.probe.reader import LibraryReader
+from gemmdesc.probe.scan import Example
+from gemmdesc.probe.telling import most_telling
+from gemmdesc.probe.walks import read_fused, read_summed
+from gemmdesc.problem import Failed, environment
+from gemmdesc.rule import Rule
+
+#: Verification draws come from other seeds than solving.
+_VERIFY_SEED_OFFSET = 1_000_003
+#: One in this many verified problems has its launch captured.
+_LAUNCH_EVERY = 4
+#: One in this many problems compared in full is run again, alone and beside a busy stream.
+_STABILITY_EVERY = 8
+#: Rows and columns compared by a trial, and for answers beyond a row's first ones, at most.
+_TRIAL_SIDE = 8
+#: Problems of a class among which a trial chooses, and how many it takes place on.
+_TRIAL_LOOKED_AT, _TRIAL_PROBLEMS = 5, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialTask:
+    """Does ``rule`` give the bytes of the class ``key``?  ``rule`` None: does no fused step show there?
+
+    ``rivals``: other rules met so far; the trial takes place where most of them would give other bytes.  ``witnesses``:
+    problems on which some rule failed before, always tried.
+    """
+
+    key: AnswerKey
+    source: Draws
+    numbers: tuple[int, ...]
+    rule: Rule | None
+    rivals: tuple[Rule, ...] = ()
+    witnesses: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """What a trial found; ``compared``: its comparisons on natural problems, as good as those of a verification."""
+
+    verdict: Verdict
+    compared: tuple[Verified, ...]
+
+
+def run_trial(library: Library, task: TrialTask) -> Tried:
+    """One plain draw and one built against rivals, on each of the problems that would tell most."""
+    chosen = varied(task.source, task.numbers, _TRIAL_LOOKED_AT)
+    found = examples_of(library, task.source, chosen)
+    witnesses = examples_of(library, task.source, task.witnesses)
+    natural = {id(e): n for n, e in (*found.items(), *witnesses.items())}
+    examples = list(found.values())
+    if task.rule is not None:
+        if any(slices_at_launch(e.answer) for e in examples):
+            return Tried(verdict=Verdict.DECLINED, compared=())
+        examples.extend(elsewhere(library, examples[:1]))
+    verdict, compared = Verdict.REFERENCE_FAILED, []
+    telling = _telling(examples, task.rule, task.rivals, _TRIAL_PROBLEMS)
+    for place, example in enumerate([*witnesses.values(), *telling]):
+        one = _try(library, example, task, place)
+        if task.rule is not None and id(example) in natural:
+            compared.append(_as_verified(example, natural[id(example)], task.rule, one))
+        if one in (Verdict.DIFFERENT, Verdict.DECLINED):
+            return Tried(verdict=one, compared=tuple(compared))
+        verdict = one if one is Verdict.EQUAL else verdict
+    return Tried(verdict=verdict, compared=tuple(compared))
+
+
+def _try(library: Library, example: Example, task: TrialTask, place: int) -> Verdict:
+    if task.rule is None:
+        return _trial_scalar(library, example)
+    seed = task.source.seed
+    draws = (*plain_draws(seed, 1, first=place), *rival_draws(seed, 1, first=2 * place))
+    (one,) = compare_rules(library, example, [task.rule], draws, side=_TRIAL_SIDE, others=task.rivals)
+    return one
+
+
+def _as_verified(example: Example, number: int, rule: Rule, verdict: Verdict) -> Verified:
+    p = example.problem
+    return Verified(
+        key=answer_key(p, example.answer), rule=rule.text, number=number, verdict=verdict, draws=2, m=p.m, n=p.n,
+        k=p.k, kernels=(), full=False,
+    )  # fmt: skip
+
+
+def _telling(examples: Sequence[Example], rule: Rule | None, rivals: Sequence[Rule], count: int) -> list[Example]:
+    """The examples, at most ``count``, on which the most rivals and mutants of the rule behave otherwise."""
+    if rule is None or len(examples) == 1:
+        return list(examples[:count])
+    where = [environment(e.problem, e.answer, None) for e in examples]
+    return [examples[i] for i in islice(most_telling(rule, rivals, where), count)]
+
+
+def _trial_scalar(library: Library, example: Example) -> Verdict:
+    reader = LibraryReader(library, example.problem, example.answer)
+    try:
+        fused = read_fused(reader, read_summed(reader)[0], magnitudes(example.problem.a_dtype, example.problem.d_dtype))
+    except ReferenceFailed:
+        return Verdict.REFERENCE_FAILED
+    return Verdict.DIFFERENT if fused else Verdict.EQUAL
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyTask:
+    """``rivals`` of the ``draws`` are built against the ``others`` and mutants; ``full``: more outputs are compared.
+
+    Of the problems ``numbers``, the one is compared on which most of the ``others``, rules of the family, would show.
+    """
+
+    key: AnswerKey
+    source: Draws
+    numbers: tuple[int, ...]
+    rule: Rule
+    others: tuple[Rule, ...]
+    draws: int
+    rivals: int
+    full: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """One answer compared on one of its problems, number ``number``, under the rule with text ``rule``.
+
+    ``full``: on draws of every kind and more outputs.
+    """
+
+    key: AnswerKey
+    rule: str
+    number: int
+    verdict: Verdict
+    draws: int
+    m: int
+    n: int
+    k: int
+    kernels: tuple[str, ...]
+    full: bool
+
+
+def run_verify(library: Library, task: VerifyTask) -> Verified:
+    """Compare the rule with the library on one problem.
+
+    Raises:
+        CampaignError: the library no longer answers the problem.
+    """
+    found = examples_of(library, task.source, task.numbers)
+    if not found:
+        raise CampaignError(f"{task.key} must still be answered as in the scan (got refusals of {task.numbers})")
+    (example,) = _telling(list(found.values()), task.rule, task.others, 1)
+    number = next(n for n, e in found.items() if e is example)
+    seed = task.source.seed + _VERIFY_SEED_OFFSET
+    plain = plain_draws(seed, task.draws - task.rivals, first=number % 97)
+    draws = (*plain, *rival_draws(seed, task.rivals, first=2 * (number % 101)))
+    side = WINDOW_SIDE if task.full else _TRIAL_SIDE
+    (verdict,) = compare_rules(library, example, [task.rule], draws, side=side, others=task.others)
+    again = task.full and number % _STABILITY_EVERY == 0
+    if again and verdict is Verdict.EQUAL and not _stable(library, example, draws[0]):
+        verdict = Verdict.NONDETERMINISTIC
+    launch = library.launch(example.problem, example.answer) if number % _LAUNCH_EVERY == 0 else None
+    return Verified(
+        key=task.key, rule=task.rule.text, number=number, verdict=verdict, draws=len(draws), m=example.problem.m,
+        n=example.problem.n, k=example.problem.k, kernels=launch.names if launch is not None else (), full=task.full,
+    )  # fmt: skip
+
+
+def _stable(library: Library, example: Example, draw: Draw) -> bool:
+    """Whether two further runs, and two beside a busy stream, give one and the same bytes."""
+    a, b = plain_operands(example.problem, draw)
+    window = choose_window(example.problem, draw)
+    found = run_to_run(library, example.problem, example.answer, a, b, repeats=2, window=window)
+    return isinstance(found, Failed) or found.stable
