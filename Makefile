@@ -40,6 +40,7 @@ lint: $(READY)
 
 results: $(READY)
 	$(PY) scripts/make_results_md.py
+	$(PY) scripts/make_supported_md.py
 
 venv: $(READY)
 

@@ -3,7 +3,8 @@
 ``torch.mm`` reaches cuBLAS after ATen has chosen op flags and leading dimensions from the tensors' strides; the rules
 are those of ``cublasCommonArgs`` (aten/src/ATen/native/cuda/cuBlasCommonArgs.h) and of the leading dimension
 adjustment in aten/src/ATen/cuda/CUDABlas.cpp, torch 2.11.  cuBLAS then asks cuBLASLt's heuristic with the real
-alignment of every pointer.
+alignment of every pointer, and, where torch's reduced-precision reduction is off for the operands' type, for answers
+that keep split-K partials in the compute type alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.library.torch_settings import TorchSettings
-from gemmdesc.problem import MAX_ALIGNMENT_BYTES, ComputeType, GemmProblem, Transpose
+from gemmdesc.problem import ALL_REDUCTION_SCHEMES, MAX_ALIGNMENT_BYTES, ComputeType, GemmProblem, Transpose
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 _BLAS_LIBRARIES = ("default", "cublas")
 _MAX_SIZE = 2**31 - 1
+#: ``CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE``, all that cuBLAS may use while reduced-precision reduction is off.
+COMPUTE_TYPE_REDUCTION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +81,18 @@ def swaps_operands(out: TensorMeta) -> bool:
 def route_mm(a: TensorMeta, b: TensorMeta, out: TensorMeta, settings: TorchSettings) -> GemmProblem | Declined:
     """The problem that ``torch.mm(a, b, out=out)`` poses, (m, k) x (k, n) -> (m, n), or why it is not known.
 
+    With reduced-precision reduction off for the operands' type, torch gives cuBLAS the math mode
+    ``CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION``; the problem then has a ``reduction_scheme_mask`` of
+    :data:`COMPUTE_TYPE_REDUCTION`, whose first answer gave ``torch.mm``'s bytes on 91 of 91 float16 split-K shapes
+    (docs/results.md); bfloat16 takes the same way through torch.  The mask moves which answer comes back, not what an
+    answer computes, as running one takes no mask: a profile's row, found by the answer's attributes, holds though its
+    evidence was asked with all schemes.
+
     Raises:
         InvalidInputError: shapes do not fit, or an ``out`` type that ``torch.mm`` does not take.
     """
     _require_shapes(a, b, out)
-    declined = _out_of_scope(a, b, out) or _flags(a, settings)
+    declined = _out_of_scope(a, b, out) or _flags(a, out, settings)
     if declined is not None:
         return declined
     swapped = _is_row_major(out)
@@ -150,7 +160,25 @@ def _problem(
         c_alignment_bytes=d.alignment_bytes,
         d_alignment_bytes=d.alignment_bytes,
         workspace_limit_bytes=settings.workspace_bytes,
+        reduction_scheme_mask=_reduction_schemes(a.dtype, settings),
     )
+
+
+def _reduction_schemes(dtype: DType, settings: TorchSettings) -> int:
+    return ALL_REDUCTION_SCHEMES if _allows_reduced_precision(dtype, settings) else COMPUTE_TYPE_REDUCTION
+
+
+def _allows_reduced_precision(dtype: DType, settings: TorchSettings) -> bool:
+    flags = {
+        DType.FLOAT16: settings.allow_fp16_reduced_precision_reduction,
+        DType.BFLOAT16: settings.allow_bf16_reduced_precision_reduction,
+    }
+    return flags.get(dtype, True)
+
+
+def _allows_splitk(dtype: DType, settings: TorchSettings) -> bool:
+    flags = {DType.FLOAT16: settings.allow_fp16_splitk, DType.BFLOAT16: settings.allow_bf16_splitk}
+    return flags.get(dtype, True)
 
 
 def _require_shapes(a: TensorMeta, b: TensorMeta, out: TensorMeta) -> None:
@@ -175,19 +203,16 @@ def _out_of_scope(a: TensorMeta, b: TensorMeta, out: TensorMeta) -> Declined | N
     return None
 
 
-def _flags(a: TensorMeta, settings: TorchSettings) -> Declined | None:
-    reduced = {
-        DType.FLOAT16: settings.allow_fp16_reduced_precision_reduction,
-        DType.BFLOAT16: settings.allow_bf16_reduced_precision_reduction,
-    }
+def _flags(a: TensorMeta, out: TensorMeta, settings: TorchSettings) -> Declined | None:
     if settings.blas_library not in _BLAS_LIBRARIES:
         reason = f"torch.backends.cuda.preferred_blas_library is {settings.blas_library}, not cublas"
     elif settings.tunable_op:
         reason = "torch.cuda.tunable is on, which chooses other algorithms than the heuristic's first"
-    elif not reduced.get(a.dtype, True):
-        reason = f"reduced-precision reduction is off for {a.dtype.value}, which is not measured"
-    elif a.dtype is not DType.FLOAT32 and not settings.allow_splitk:
-        reason = "split-K is off in torch.backends.cuda.matmul, which is not measured"
+    elif not _allows_splitk(a.dtype, settings):
+        reason = f"split-K is off for {a.dtype.value}, which is not measured (torch.mm refuses it without cublaslt)"
+    elif not _allows_reduced_precision(a.dtype, settings) and out.dtype is not a.dtype:
+        types = f"{a.dtype.value} operands and a {out.dtype.value} result"
+        reason = f"reduced-precision reduction is off, which is not measured for {types}"
     elif a.dtype is DType.FLOAT16 and settings.allow_fp16_accumulation:
         reason = "torch.backends.cuda.matmul.allow_fp16_accumulation is on, which is not covered"
     else:

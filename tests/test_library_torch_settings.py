@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gemmdesc.library.torch_settings import (
@@ -46,14 +48,35 @@ def test_lt_workspace_is_capped() -> None:
 
 
 def test_read_settings_follows_torch_and_the_environment() -> None:
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     assert read_settings("sm_90", {}).workspace_bytes == 32 * MIB
     assert read_settings("sm_90", {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}).workspace_bytes == 128 * KIB
-    matmul = torch.backends.cuda.matmul
-    before = matmul.allow_fp16_reduced_precision_reduction
-    try:
-        matmul.allow_fp16_reduced_precision_reduction = False
-        assert not read_settings("sm_90", {}).allow_fp16_reduced_precision_reduction
-    finally:
-        matmul.allow_fp16_reduced_precision_reduction = before
     assert isinstance(read_settings("sm_90", {}), TorchSettings)
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+@pytest.mark.parametrize(
+    ("value", "reduced", "splitk"),
+    [
+        (True, True, True),
+        (False, False, True),
+        ((True, True), True, True),
+        ((False, True), False, True),
+        ((False, False), False, False),
+    ],
+)
+def test_reduction_flags_are_read_by_type(
+    name: str, value: bool | tuple[bool, bool], reduced: bool, splitk: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    matmul, flag = torch.backends.cuda.matmul, f"allow_{name}_reduced_precision_reduction"
+    before = getattr(matmul, flag), getattr(matmul, f"{flag}_split_k")
+    unchanged = read_settings("sm_90", {})
+    try:
+        setattr(matmul, flag, value)
+        found = read_settings("sm_90", {})
+    finally:
+        setattr(matmul, flag, before)
+    changes = {f"allow_{name}_reduced_precision_reduction": reduced, f"allow_{name}_splitk": splitk}
+    assert found == replace(unchanged, **changes)
+    assert read_settings("sm_90", {}) == unchanged

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -15,8 +16,12 @@ import pytest
 
 import gemmdesc
 from gemmdesc.errors import Declined, DeclinedError, InvalidInputError
+from gemmdesc.library.cublaslt import CublasLt
+from gemmdesc.library.torch_settings import read_settings
 from gemmdesc.ops import default_planner, plan, run, warmup
 from gemmdesc.plan import CaptureError, Plan, Planner, planner_for
+from gemmdesc.problem import AlgoConfig, GemmProblem
+from gemmdesc.routes import TensorMeta, route_mm, swaps_operands, tensor_meta
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
@@ -223,19 +228,111 @@ def assert_same_any(got: Any, want: Any) -> None:
     assert torch.equal(got, want)
 
 
+@contextmanager
+def reduction(dtype: Any, allowed: bool, splitk: bool = True) -> Iterator[None]:
+    """torch's reduced-precision reduction of one type, set for a while."""
+    settings = torch.backends.cuda.matmul
+    name = f"allow_{'fp16' if dtype is HALF else 'bf16'}_reduced_precision_reduction"
+    before = getattr(settings, name), getattr(settings, f"{name}_split_k")
+    setattr(settings, name, (allowed, splitk))
+    try:
+        yield
+    finally:
+        setattr(settings, name, before)
+
+
 def test_a_flag_takes_effect_at_once() -> None:
     a, b = draw(64, 16384), draw(16384, 64, seed=1)
-    assert_same(gemmdesc.matmul(a, b), torch.mm(a, b))
-    settings = torch.backends.cuda.matmul
-    before = settings.allow_fp16_reduced_precision_reduction
-    try:
-        settings.allow_fp16_reduced_precision_reduction = False
-        with pytest.raises(DeclinedError, match="flags"):
+    masks = []
+    for allowed in (True, False, True):
+        with reduction(HALF, allowed):
+            assert_same(gemmdesc.matmul(a, b), torch.mm(a, b))
+            planned = plan(a, b)
+        assert isinstance(planned, Plan)
+        masks.append(planned.problem.reduction_scheme_mask)
+    assert masks == [7, 2, 7]
+
+
+#: Beside SHAPES: an in-place split at the default setting on an H200, vectors, and small products.
+REDUCED = (*SHAPES, (2047, 2049, 2051), (4097, 4095, 4093), (1, 4096, 4096), (4096, 1, 4096), (33, 17, 900))
+
+
+@pytest.mark.parametrize("dtype", [HALF, BF16])
+@pytest.mark.parametrize("layouts", ["".join(p) for p in product("rc", repeat=2)])
+@pytest.mark.parametrize("shape", REDUCED)
+def test_equal_or_declined_without_reduced_precision(shape: tuple[int, int, int], layouts: str, dtype: Any) -> None:
+    m, n, k = shape
+    a, b = draw(m, k, dtype, layout=layouts[0]), draw(k, n, dtype, layout=layouts[1], seed=1)
+    with reduction(dtype, False):
+        planned = plan(a, b)
+        if isinstance(planned, Declined):
+            # No evidence need have met an answer that comes back under this mask alone.
+            assert planned.code in ("no_rule", "kernel", "nondeterministic")
+        else:
+            assert planned.problem.reduction_scheme_mask == 2
+            assert_same(gemmdesc.matmul(a, b), torch.mm(a, b))
+
+
+@pytest.mark.parametrize("dtype", [HALF, BF16])
+@pytest.mark.parametrize("layouts", ["".join(p) for p in product("rc", repeat=2)])
+@pytest.mark.parametrize("shape", REDUCED)
+def test_the_stated_problem_is_torchs_without_reduced_precision(
+    shape: tuple[int, int, int], layouts: str, dtype: Any, own_library: CublasLt
+) -> None:
+    m, n, k = shape
+    a, b = draw(m, k, dtype, layout=layouts[0]), draw(k, n, dtype, layout=layouts[1], seed=1)
+    out = torch.full((m, n), float("nan"), dtype=dtype, device="cuda")
+    metas = [t for t in map(tensor_meta, (a, b, out)) if isinstance(t, TensorMeta)]
+    with reduction(dtype, False):
+        want = torch.mm(a, b)
+        problem = route_mm(*metas, read_settings(own_library.device.sm))
+    assert isinstance(problem, GemmProblem)
+    answer = own_library.answer(problem)
+    assert isinstance(answer, AlgoConfig)
+    first, second = (b, a) if swaps_operands(metas[2]) else (a, b)
+    assert own_library.matmul(problem, answer, first.data_ptr(), second.data_ptr(), out.data_ptr()) is None
+    assert_same(out, want)
+
+
+@pytest.fixture(scope="module")
+def own_library() -> Iterator[CublasLt]:
+    with CublasLt() as made:
+        yield made
+
+
+@pytest.mark.parametrize("dtype", [HALF, BF16])
+def test_float32_results_decline_without_reduced_precision(dtype: Any) -> None:
+    a, b = draw(64, 16384, dtype), draw(16384, 64, dtype, seed=1)
+    with reduction(dtype, False):
+        with pytest.raises(DeclinedError, match="a float32 result") as caught:
+            gemmdesc.matmul(a, b, out_dtype=FLOAT)
+        assert caught.value.declined.code == "flags"
+        got = gemmdesc.matmul(a, b, out_dtype=FLOAT, on_decline="library")
+        assert_same(got, torch.mm(a, b, out_dtype=FLOAT))
+
+
+@pytest.mark.parametrize("dtype", [HALF, BF16])
+def test_without_splitk_we_decline_and_torch_refuses(dtype: Any) -> None:
+    a, b = draw(64, 16384, dtype), draw(16384, 64, dtype, seed=1)
+    with reduction(dtype, False, splitk=False):
+        with pytest.raises(DeclinedError, match="split-K is off"):
             gemmdesc.matmul(a, b)
-        assert_same(gemmdesc.matmul(a, b, on_decline="library"), torch.mm(a, b))
-    finally:
-        settings.allow_fp16_reduced_precision_reduction = before
+        with pytest.raises(RuntimeError, match="requires the cuBLASLt backend"):
+            gemmdesc.matmul(a, b, on_decline="library")
     assert_same(gemmdesc.matmul(a, b), torch.mm(a, b))
+
+
+@pytest.mark.parametrize(("dtype", "other"), [(HALF, BF16), (BF16, HALF)])
+@pytest.mark.parametrize("splitk", [True, False])
+def test_flags_of_the_other_type_do_not_matter(dtype: Any, other: Any, splitk: bool) -> None:
+    a, b = draw(64, 16384, dtype), draw(16384, 64, dtype, seed=1)
+    usual = plan(a, b)
+    assert isinstance(usual, Plan)
+    with reduction(other, False, splitk):
+        planned = plan(a, b)
+        assert isinstance(planned, Plan)
+        assert planned.problem == usual.problem
+        assert_same(gemmdesc.matmul(a, b), torch.mm(a, b))
 
 
 def test_autocast_declines_or_copies_torch() -> None:

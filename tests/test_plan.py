@@ -193,16 +193,29 @@ def test_no_kernel_declines() -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"allow_fp16_reduced_precision_reduction": False}, "reduced-precision"),
         ({"blas_library": "cublaslt"}, "cublaslt"),
         ({"tunable_op": True}, "tunable"),
-        ({"allow_splitk": False}, "split-K"),
+        ({"allow_fp16_splitk": False}, "split-K"),
         ({"allow_fp16_accumulation": True}, "accumulation"),
     ],
 )
 def test_flags_decline_by_name(change: dict[str, Any], word: str) -> None:
     found = declined(planner_of(Counted()).plan_mm(*call(), replace(SETTINGS, **change)))
     assert (found.code, word in found.reason) == ("flags", True)
+
+
+def test_reduced_precision_off_moves_the_answer_and_not_its_row() -> None:
+    def answer(problem: GemmProblem) -> AlgoConfig:
+        masks.append(problem.reduction_scheme_mask)
+        return sample_answer()
+
+    masks: list[int] = []
+    planner = planner_of(Counted(answers=answer))
+    on = planner.plan_mm(*call(), SETTINGS)
+    off = planner.plan_mm(*call(), replace(SETTINGS, allow_fp16_reduced_precision_reduction=False))
+    assert isinstance(on, Plan)
+    assert off == replace(on, problem=replace(on.problem, reduction_scheme_mask=2))
+    assert masks == [7, 2]
 
 
 def test_a_view_without_a_unit_stride_declines_with_the_layouts() -> None:

@@ -25,7 +25,8 @@ from gemmdesc.descriptor import (
     Strided,
 )
 from gemmdesc.dtypes import DType
-from gemmdesc.rivals import rival_operands
+from gemmdesc.mutants import mutants
+from gemmdesc.rivals import rival_operands, rival_set_operands
 
 FUSED = FusedDot(fraction_bits=25, output_bits=23, rounding=Rounding.TOWARD_ZERO, zero_exponent=-133)
 F16, BF16, F32 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32
@@ -154,3 +155,41 @@ def test_an_empty_sum_is_told_from_a_full_one() -> None:
     assert pair is not None
     a, b = pair[0].bits(8, 64), pair[1].bits(1, 64)
     assert (replay(one, a, b.T) != replay(other, a, b.T)).mean() > 0.8
+
+
+SETS = {
+    "one chain": (_desc(residue=ResidueFirst(k_loop_step=64)), 1000),
+    "slices": (_desc(_span(264), residue=ResidueFirst(k_loop_step=32)), 1000),
+    "bfloat16 slices": (_desc(_span(264), dtype=BF16, output=BF16, residue=ResidueFirst(k_loop_step=128)), 1000),
+    "lost tail": (_desc(_span(192), k=960), 1000),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_one_product_tells_all_rivals(name: str) -> None:
+    """Rows of one operand pair, 64 of which a comparison looks at, refute every mutant."""
+    desc, k = SETS[name]
+    rivals = [m.desc for m in mutants(desc, k)]
+    assert len(rivals) >= 4
+    pair = rival_set_operands(desc, rivals, k, seed=7, draw=0, dtype=desc.a_dtype)
+    assert pair is not None
+    a, b = pair[0].bits(200, k)[::3], np.ascontiguousarray(pair[1].bits(2, k).T)
+    own = replay(desc, a, b)
+    caught = [(replay(other, a, b) != own).any() for other in rivals]
+    assert all(caught), [m.change for m, seen in zip(mutants(desc, k), caught, strict=True) if not seen]
+
+
+def test_a_set_without_rivals_has_no_operands() -> None:
+    assert rival_set_operands(_desc(), (), 500, seed=1, draw=0, dtype=F16) is None
+    assert rival_set_operands(_desc(), (_desc(),), 500, seed=1, draw=0, dtype=F16) is None
+    assert rival_set_operands(_desc(), (_desc(_span(64)),), 0, seed=1, draw=0, dtype=F16) is None
+
+
+def test_odd_sets_show_where_a_fold_starts() -> None:
+    first = _desc(_span(64), output=F32)
+    zero = replace(first, cuts=(replace(first.cuts[0], partial_dtype=F16, start=Start.ZERO),))
+    narrow = replace(first, cuts=(replace(first.cuts[0], partial_dtype=F16),))
+    pair = rival_set_operands(narrow, (zero,), 300, seed=1, draw=1, dtype=F16)
+    assert pair is not None
+    a, b = pair[0].bits(40, 300), np.ascontiguousarray(pair[1].bits(1, 300).T)
+    assert (replay(narrow, a, b) != replay(zero, a, b)).any()

@@ -14,9 +14,17 @@ from hypothesis import strategies as st
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.library.torch_settings import TorchSettings
-from gemmdesc.problem import ComputeType, GemmProblem, Transpose
-from gemmdesc.routes import TensorMeta, address_alignment, route_mm, swaps_operands, tensor_meta
+from gemmdesc.problem import ALL_REDUCTION_SCHEMES, ComputeType, GemmProblem, Transpose
+from gemmdesc.routes import (
+    COMPUTE_TYPE_REDUCTION,
+    TensorMeta,
+    address_alignment,
+    route_mm,
+    swaps_operands,
+    tensor_meta,
+)
 
+FP16, BF16, FP32 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32
 SETTINGS = TorchSettings()
 Array = npt.NDArray[Any]
 
@@ -132,8 +140,7 @@ def test_no_unit_stride_declines(strides: tuple[int, int]) -> None:
     ("settings", "word"),
     [
         (TorchSettings(blas_library="cublaslt"), "preferred_blas_library"),
-        (TorchSettings(allow_fp16_reduced_precision_reduction=False), "reduced-precision"),
-        (TorchSettings(allow_splitk=False), "split-K"),
+        (TorchSettings(allow_fp16_splitk=False), "split-K"),
         (TorchSettings(allow_fp16_accumulation=True), "accumulation"),
         (TorchSettings(tunable_op=True), "tunable"),
     ],
@@ -145,8 +152,54 @@ def test_flags_decline(settings: TorchSettings, word: str) -> None:
     assert word in declined.reason
 
 
-def test_flags_of_the_other_type_do_not_matter() -> None:
-    routed(meta((3, 5)), meta((5, 7)), meta((3, 7)), TorchSettings(allow_bf16_reduced_precision_reduction=False))
+def reduction(dtype: DType, allowed: bool, splitk: bool = True) -> TorchSettings:
+    """The settings after ``torch.backends.cuda.matmul.allow_..._reduced_precision_reduction = (allowed, splitk)``."""
+    if dtype is FP16:
+        return TorchSettings(allow_fp16_reduced_precision_reduction=allowed, allow_fp16_splitk=splitk)
+    return TorchSettings(allow_bf16_reduced_precision_reduction=allowed, allow_bf16_splitk=splitk)
+
+
+def of_types(dtype: DType, out_dtype: DType) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    return meta((3, 5), dtype=dtype), meta((5, 7), dtype=dtype), meta((3, 7), dtype=out_dtype)
+
+
+@pytest.mark.parametrize("dtype", [FP16, BF16])
+def test_the_reduction_mask_follows_the_flag_of_the_operands_type(dtype: DType) -> None:
+    call = of_types(dtype, dtype)
+    on = routed(*call, reduction(dtype, True))
+    off = routed(*call, reduction(dtype, False))
+    assert on == routed(*call)
+    assert on.reduction_scheme_mask == ALL_REDUCTION_SCHEMES
+    assert off == replace(on, reduction_scheme_mask=COMPUTE_TYPE_REDUCTION)
+
+
+@pytest.mark.parametrize("dtype", [FP16, BF16])
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("out_dtype", [None, FP32])
+def test_without_splitk_every_product_declines(dtype: DType, allowed: bool, out_dtype: DType | None) -> None:
+    declined = route_mm(*of_types(dtype, out_dtype or dtype), reduction(dtype, allowed, False))
+    assert isinstance(declined, Declined)
+    assert (declined.code, f"split-K is off for {dtype.value}" in declined.reason) == ("flags", True)
+
+
+@pytest.mark.parametrize("dtype", [FP16, BF16])
+def test_without_reduced_precision_a_float32_result_declines(dtype: DType) -> None:
+    call = of_types(dtype, FP32)
+    assert routed(*call).reduction_scheme_mask == ALL_REDUCTION_SCHEMES
+    declined = route_mm(*call, reduction(dtype, False))
+    assert isinstance(declined, Declined)
+    assert declined.code == "flags"
+    assert declined.reason == (
+        f"reduced-precision reduction is off, which is not measured for {dtype.value} operands and a float32 result"
+    )
+
+
+@pytest.mark.parametrize(("dtype", "other"), [(FP16, BF16), (BF16, FP16), (FP32, FP16), (FP32, BF16)])
+@pytest.mark.parametrize(("allowed", "splitk"), [(True, True), (False, True), (False, False)])
+def test_flags_of_another_type_do_not_matter(dtype: DType, other: DType, allowed: bool, splitk: bool) -> None:
+    for out_dtype in (dtype, FP32):
+        call = of_types(dtype, out_dtype)
+        assert routed(*call, reduction(other, allowed, splitk)) == routed(*call)
 
 
 def test_empty_and_uncovered_decline() -> None:

@@ -23,6 +23,9 @@ class TorchSettings:
 
     ``blas_library`` is ``default``, ``cublas``, ``cublaslt`` or another name that torch may have.
     ``lt_workspace_bytes`` is what torch's own cuBLASLt calls get: biased products, or all if ``cublaslt`` is preferred.
+
+    A tuple assigned to ``torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction`` (or ``bf16``) sets that
+    flag and ``allow_fp16_splitk``; torch knows three states, as it refuses (True, False).
     """
 
     workspace_bytes: int = DEFAULT_WORKSPACE_BYTES
@@ -30,7 +33,8 @@ class TorchSettings:
     blas_library: str = "default"
     allow_fp16_reduced_precision_reduction: bool = True
     allow_bf16_reduced_precision_reduction: bool = True
-    allow_splitk: bool = True
+    allow_fp16_splitk: bool = True
+    allow_bf16_splitk: bool = True
     allow_fp16_accumulation: bool = False
     allow_tf32: bool = False
     deterministic_algorithms: bool = False
@@ -73,26 +77,19 @@ def read_settings(sm: str, environment: Mapping[str, str] | None = None) -> Torc
     variables = os.environ if environment is None else environment
     workspace = parse_workspace_config(variables.get("CUBLAS_WORKSPACE_CONFIG"), default_workspace_bytes(sm))
     matmul = torch.backends.cuda.matmul
-    fp16, fp16_splitk = _pair(matmul.allow_fp16_reduced_precision_reduction)
-    bf16, bf16_splitk = _pair(matmul.allow_bf16_reduced_precision_reduction)
     return TorchSettings(
         workspace_bytes=workspace,
         lt_workspace_bytes=parse_lt_workspace(variables.get("CUBLASLT_WORKSPACE_SIZE"), workspace),
         blas_library=_blas_library(),
-        allow_fp16_reduced_precision_reduction=fp16,
-        allow_bf16_reduced_precision_reduction=bf16,
-        allow_splitk=fp16_splitk and bf16_splitk,
+        allow_fp16_reduced_precision_reduction=bool(matmul.allow_fp16_reduced_precision_reduction),
+        allow_bf16_reduced_precision_reduction=bool(matmul.allow_bf16_reduced_precision_reduction),
+        allow_fp16_splitk=bool(matmul.allow_fp16_reduced_precision_reduction_split_k),
+        allow_bf16_splitk=bool(matmul.allow_bf16_reduced_precision_reduction_split_k),
         allow_fp16_accumulation=bool(getattr(matmul, "allow_fp16_accumulation", False)),
         allow_tf32=_allow_tf32(),
         deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
         tunable_op=torch.cuda.is_available() and bool(torch.cuda.tunable.is_enabled()),
     )
-
-
-def _pair(value: object) -> tuple[bool, bool]:
-    if isinstance(value, tuple):
-        return bool(value[0]), bool(value[1])
-    return bool(value), True
 
 
 def _blas_library() -> str:

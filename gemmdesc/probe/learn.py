@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,7 @@ def learn_integer(
     hints: Sequence[Expr] = (),
     most: int = 24,
     sample: int = 64,
+    rivals: bool = False,
 ) -> tuple[Expr, ...]:
     """The surviving expressions, smallest first, at most ``most``; empty if the space holds none.
 
@@ -87,7 +88,7 @@ def learn_integer(
     expressions already learned, used like variables; ``hints``, learned elsewhere, are tried first.  ``sample``: how
     many environments of the domain, evenly spread, tell expressions apart.  The search stops after the first stage that
     leaves survivors: hints, single atoms, one operation, two operations, a multiple of a grain, an operation on two
-    operations.
+    operations; with ``rivals`` it goes through all stages but the first and the last.
 
     Raises:
         InvalidInputError: there are no examples.
@@ -96,6 +97,9 @@ def learn_integer(
         raise InvalidInputError("examples must hold at least one reading (got none)")
     search = _Search(examples, domain[:: max(1, len(domain) // sample)], (names, conditions), given)
     hinted = partial(search.hinted, hints)
+    if rivals:
+        every = (search.atoms(), search.one(), search.two(), search.grained())
+        return tuple(_smallest(chain.from_iterable(every))[:most])
     for stage in (hinted, search.atoms, search.one, search.two, search.grained, search.three):
         found = _smallest(stage())
         if found:

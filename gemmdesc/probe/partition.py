@@ -22,7 +22,7 @@ from gemmdesc.probe.projection import (
     join,
     joinable,
     make_row,
-    overlaps,
+    narrowed,
 )
 from gemmdesc.probe.rulebook import RuleBook
 from gemmdesc.probe.scan import Tally
@@ -35,8 +35,8 @@ from gemmdesc.rule import Rule
 Report = Callable[[str, int, int | None], None]
 #: Classes of a node that are solved, one after the other, before it is given up.
 _LEADS = 3
-#: Problems of each class that a joint attempt may use, and failing ones that it reads first.
-_PER_CLASS, _READ_FIRST = 10, 3
+#: Problems on which a rule failed that are read before others.
+_READ_FIRST = 3
 #: Rules met most often that a trial is to tell from the one tried, and that a class is tried on before it is read.
 _RIVALS, _KNOWN = 8, 20
 
@@ -53,7 +53,6 @@ class Partition:
         self._workers, self._draws, self._report, self._journal, self._keep = workers, draws, report, journal, keep
         self._trials: dict[tuple[str, AnswerKey], bool] = {}
         self._witnesses: dict[AnswerKey, list[int]] = {}
-        self._joined: set[frozenset[AnswerKey]] = set()
         self._numbers: dict[AnswerKey, list[int]] = {}
         self._counts: Counter[AnswerKey] = Counter()
         self.book = RuleBook()
@@ -96,10 +95,9 @@ class Partition:
         while nodes:
             solved = self._solve_leads(nodes)
             self._try_all([(n, s) for n, s in zip(nodes, solved, strict=True) if s is not None])
-            joint = self._joints(nodes, solved)
             following: list[Node] = []
-            for node, found, better in zip(nodes, solved, joint, strict=True):
-                done, more = self._settle(node, found, better)
+            for node, found in zip(nodes, solved, strict=True):
+                done, more = self._settle(node, found)
                 rows.extend(done)
                 following.extend(more)
             nodes = following
@@ -117,9 +115,8 @@ class Partition:
                 shared = next((s for s in candidates if len(self._given(node, s)) == len(node.classes)), None)
                 if shared is not None:
                     gone = {r.key for r in group}
-                    rest, joined = [r for r in kept if r.key not in gone], join(group, name, shared)
-                    kept = kept if overlaps(joined, rest) else [*rest, joined]
-        return kept
+                    kept = [*(r for r in kept if r.key not in gone), join(group, name, shared)]
+        return narrowed(kept)
 
     def _candidates(self, group: Sequence[Row]) -> list[Solved]:
         """The rule of the most classes in the group."""
@@ -212,16 +209,14 @@ class Partition:
             self._journal.append("trials", records.trial_to_plain(name, task.key, given))
             self._report("try", done, len(tasks))
 
-    def _settle(self, node: Node, found: Solved | None, joint: Solved | None) -> tuple[list[Row], list[Node]]:
+    def _settle(self, node: Node, found: Solved | None) -> tuple[list[Row], list[Node]]:
         """Rows where the node is settled, and nodes to go on with where it was divided."""
         if found is None:
             return [make_row(node, Solved(rule=None, reason=self._why(node)))], []
         given = self._given(node, found)
-        if joint is not None and len(self._given(node, joint)) > len(given):
-            found, given = joint, self._given(node, joint)
         if len(given) == len(node.classes):
             return [make_row(node, found)], []
-        parts = (divide(node, given) if given else []) or divide(node, given, tolerated=1.0)
+        parts = divide(node, given)
         return self._split(parts, given, found) if parts else self._apart(node, given, found)
 
     def _given(self, node: Node, found: Solved) -> set[AnswerKey]:
@@ -249,36 +244,6 @@ class Partition:
             rest = Node(classes=tuple(c for c in node.classes if c in given), named=node.named)
             rows.append(make_row(rest, found))
         return rows, []
-
-    def _joints(self, nodes: Sequence[Node], solved: Sequence[Solved | None]) -> list[Solved | None]:
-        """For nodes that no attribute divides well: what explains their classes solved as one, failing ones read first.
-
-        None for the others, for those attempted before, and where nothing explains them.
-        """
-        tasks: dict[int, SolveTask] = {}
-        for i, (node, found) in enumerate(zip(nodes, solved, strict=True)):
-            if found is None or frozenset(node.classes) in self._joined:
-                continue
-            given = self._given(node, found)
-            if len(given) < len(node.classes) and not (given and divide(node, given)):
-                self._joined.add(frozenset(node.classes))
-                tasks[i] = self._joint_task(node, [c for c in node.classes if c not in given])
-        place = {id(task): i for i, task in tasks.items()}
-        out: list[Solved | None] = [None] * len(nodes)
-        for done, (task, outcome) in enumerate(self._workers.run(run_solve, list(tasks.values())), 1):
-            self._report("solve jointly", done, len(tasks))
-            if outcome.rule is not None:
-                self.book.pool.add(outcome.readings)
-                rule = self.book.calibrated(self.book.pool.widen(outcome.rule, _family(task.key), outcome.readings))
-                self.book.meet(rule)
-                out[place[id(task)]] = Solved(rule=rule)
-        self._try_all([(n, s) for n, s in zip(nodes, out, strict=True) if s is not None])
-        return out
-
-    def _joint_task(self, node: Node, failing: Sequence[AnswerKey]) -> SolveTask:
-        first = [(self._witnesses.get(c) or self._numbers[c])[0] for c in failing[:_READ_FIRST]]
-        rest = [n for c in (*failing, *node.classes) for n in self._numbers[c][:_PER_CLASS]]
-        return self.task(node.classes[0], [*first, *rest], len(first), ())
 
     def _why(self, node: Node) -> str:
         reasons = Counter(self.book.outcomes[c].reason for c in node.classes if c in self.book.outcomes)

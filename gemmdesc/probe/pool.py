@@ -7,7 +7,7 @@ allow it.  Whether a rule holds is decided by bytes, never here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gemmdesc.expressions import Call, Expr, evaluate
 from gemmdesc.probe.learn import Allowed, Example, learn_integer
@@ -18,8 +18,10 @@ from gemmdesc.rule import Rule, make_rule
 
 #: Readings of one family that the pooled expression is learned from, at most.
 _MOST_POOLED = 64
+#: How often learning starts again because what it found fails on other readings, and how many of these are added.
+_RELEARNED, _ADDED = 8, 8
 #: Functions that further readings are to decide between, at most.
-_MOST_CANDIDATES = 200
+_MOST_CANDIDATES = 1000
 _SPAN, _TOTAL = "cuts.0.layout.span", "summed_k"
 
 
@@ -50,9 +52,8 @@ class SpanPool:
         if known and all(_explains(known[0], e) for e in examples[count:]):
             found = tuple(x for x in known if all(_explains(x, e) for e in examples[count:]))
         else:
-            chosen = examples[:: max(1, len(examples) // _MOST_POOLED)]
-            found = learn_integer(chosen, [e.environment for e in examples], hints=known, most=4)
-            found = tuple(x for x in found if all(_explains(x, e) for e in examples))
+            domain = [e.environment for e in examples]
+            found = _fitting(examples, lambda chosen: learn_integer(chosen, domain, hints=known, most=4))
         self._learned[algo_id] = (len(examples), found)
         return found
 
@@ -61,9 +62,10 @@ class SpanPool:
         examples = self._read.get(algo_id, [])
         if not examples:
             return ()
-        chosen = examples[:: max(1, len(examples) // _MOST_POOLED)]
-        found = learn_integer(chosen, domain, most=_MOST_CANDIDATES, sample=len(domain))
-        return tuple(x for x in found if all(_explains(x, e) for e in examples))
+        return _fitting(
+            examples,
+            lambda chosen: learn_integer(chosen, domain, most=_MOST_CANDIDATES, sample=len(domain), rivals=True),
+        )
 
     def total(self, algo_id: int) -> Expr | None:
         """What explains how much of k the family sums, where that is not all of it everywhere."""
@@ -72,11 +74,9 @@ class SpanPool:
         if len(examples) != count:
             short = [e for e in examples if e.allowed.low < e.environment["k"]]
             if short and (known is None or not all(_explains(known, e) for e in examples)):
-                whole = [e for e in examples if e not in short]
-                chosen = [*short[:_MOST_POOLED], *whole[:: max(1, len(whole) // _MOST_POOLED)]]
-                spans = self.expressions(algo_id)[:1]
-                found = learn_integer(chosen, [e.environment for e in examples], given=spans, most=4)
-                known = next((x for x in found if all(_explains(x, e) for e in examples)), None)
+                spans, domain = self.expressions(algo_id)[:1], [e.environment for e in examples]
+                found = _fitting(examples, lambda chosen: learn_integer(chosen, domain, given=spans, most=4))
+                known = next(iter(found), None)
             self._totals[algo_id] = (len(examples), known)
         return known
 
@@ -110,6 +110,18 @@ def span_example(reading: Reading) -> Example | None:
     return Example(
         environment=environment(reading.problem, reading.answer, None), allowed=Allowed.exactly(levels[0].span)
     )
+
+
+def _fitting(examples: Sequence[Example], learn: Callable[[Sequence[Example]], tuple[Expr, ...]]) -> tuple[Expr, ...]:
+    """What ``learn`` finds on some of the examples and holds on all; those on which its first find fails are added."""
+    chosen = list(examples[:: max(1, len(examples) // _MOST_POOLED)])
+    for _ in range(_RELEARNED):
+        found = learn(chosen)
+        fitting = tuple(x for x in found if all(_explains(x, e) for e in examples))
+        if fitting or not found:
+            return fitting
+        chosen += [e for e in examples if not _explains(found[0], e)][:_ADDED]
+    return ()
 
 
 def _explains(expression: Expr, example: Example) -> bool:

@@ -19,8 +19,6 @@ from gemmdesc.rule import Rule
 CLASS_ATTRIBUTES = tuple(n for n in ANSWER_ATTRIBUTES if n != "splitk_num")
 #: What every key names.
 FAMILY_ATTRIBUTES = ("algo_id",)
-#: Share of misplaced classes up to which an attribute is taken to tell the two kinds apart.
-TOLERATED = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,25 +58,27 @@ def families(classes: Iterable[AnswerKey]) -> list[Node]:
     return [Node(classes=tuple(members), named=FAMILY_ATTRIBUTES) for members in found.values()]
 
 
-def divide(node: Node, given: Collection[AnswerKey], *, tolerated: float = TOLERATED) -> list[Node]:
+def divide(node: Node, given: Collection[AnswerKey]) -> list[Node]:
     """Divide ``node`` by the attribute that best tells the classes in ``given`` from the others.
 
-    Empty where every attribute misplaces more than ``tolerated`` of the rarer kind, or none takes two values.
+    Empty where no attribute takes two values.
     """
-    best: tuple[int, int, str] | None = None
-    rarer = max(1, min(len(given), len(node.classes) - len(given)))
+    best: tuple[int, str] | None = None
     for name in CLASS_ATTRIBUTES:
         values = _by_value(node.classes, name)
         if len(values) < 2:
             continue
         misplaced = sum(min(_count(v, given), len(v) - _count(v, given)) for v in values.values())
         # Every value is a part of its own: many of them misplace few by chance.
-        candidate = (misplaced + len(values), misplaced, name)
+        candidate = (misplaced + len(values), name)
         if best is None or candidate < best:
             best = candidate
-    if best is None or best[1] > tolerated * rarer:
+    if best is None:
         return []
-    name = best[2]
+    return _parts(node, best[1])
+
+
+def _parts(node: Node, name: str) -> list[Node]:
     return [Node(classes=tuple(c), named=(*node.named, name)) for c in _by_value(node.classes, name).values()]
 
 
@@ -116,14 +116,23 @@ def join(rows: Sequence[Row], name: str, solved: Solved) -> Row:
     return make_row(Node(classes=tuple(c for r in rows for c in r.classes), named=named), solved)
 
 
-def overlaps(row: Row, others: Iterable[Row]) -> bool:
-    """Whether the row's key would also take a class of another row, or another's key one of its classes."""
-    return any(_takes(row, other) or _takes(other, row) for other in others)
+def narrowed(rows: Sequence[Row]) -> list[Row]:
+    """The rows, divided until every row of a family with rules names each attribute that divides any of them.
 
-
-def _takes(row: Row, other: Row) -> bool:
-    names = row.key.named
-    return row.key.types == other.key.types and any(c.only(names) == row.key for c in other.classes)
+    An attribute that mattered somewhere in the family may matter for a value that a row has not met; and keys that name
+    the same attributes do not overlap.
+    """
+    mattering: dict[AnswerKey, set[str]] = {}
+    for row in rows:
+        mattering.setdefault(row.key.only(FAMILY_ATTRIBUTES), set()).update(row.named)
+    out: list[Row] = []
+    for row in rows:
+        parts = [Node(classes=row.classes, named=row.named)]
+        names = mattering[row.key.only(FAMILY_ATTRIBUTES)] - set(row.named)
+        for name in (n for n in CLASS_ATTRIBUTES if n in names):
+            parts = [p for part in parts for p in _parts(part, name)]
+        out.extend(make_row(p, row.solved) for p in parts)
+    return out
 
 
 class RowIndex:

@@ -125,12 +125,13 @@ class Survey:
             return []
         columns = {name: np.array([e[name] for e in environments]) for name in environments[0]}
         values = np.stack([np.broadcast_to(evaluate_all(e, columns), (len(left),)) for e in expressions])
-        ways: dict[bytes, int] = {}
+        ways: dict[bytes, tuple[int, int]] = {}
         for i, (number, _) in enumerate(left):
-            of = values[:, i]
-            if (of != of[0]).any():
-                ways.setdefault(np.unique(of, return_inverse=True)[1].tobytes(), number)
-        return list(ways.values())[:_DISPUTED]
+            _, group, counts = np.unique(values[:, i], return_inverse=True, return_counts=True)
+            if len(counts) > 1:
+                ways.setdefault(group.tobytes(), (int(counts.max()), number))
+        # Whatever such a reading says, it leaves few.
+        return [number for _, number in sorted(ways.values())[:_DISPUTED]]
 
 
 def split_environment(problem: GemmProblem, slices: int) -> dict[str, int]:

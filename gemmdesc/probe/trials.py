@@ -31,7 +31,7 @@ from gemmdesc.rule import Rule
 
 #: Verification draws come from other seeds than solving.
 _VERIFY_SEED_OFFSET = 1_000_003
-#: One in this many verified problems has its launch captured.
+#: One in this many problems that are not compared in full has its launch captured.
 _LAUNCH_EVERY = 4
 #: One in this many problems compared in full is run again, alone and beside a busy stream.
 _STABILITY_EVERY = 8
@@ -177,7 +177,8 @@ def run_verify(library: Library, task: VerifyTask) -> Verified:
     again = task.full and number % _STABILITY_EVERY == 0
     if again and verdict is Verdict.EQUAL and not _stable(library, example, draws[0]):
         verdict = Verdict.NONDETERMINISTIC
-    launch = library.launch(example.problem, example.answer) if number % _LAUNCH_EVERY == 0 else None
+    captured = task.full or number % _LAUNCH_EVERY == 0
+    launch = library.launch(example.problem, example.answer) if captured else None
     return Verified(
         key=task.key, rule=task.rule.text, number=number, verdict=verdict, draws=len(draws), m=example.problem.m,
         n=example.problem.n, k=example.problem.k, kernels=launch.names if launch is not None else (), full=task.full,

@@ -215,7 +215,8 @@ class ProfileRow:
 class Scan:
     """How the answers were enumerated.
 
-    ``unseen_mass``: Good-Turing estimate of the probability that the next query brings a new answer, in [0, 1], else
+    ``unseen_mass``: Good-Turing estimate of the probability that the next query brings an answer that no row takes,
+    answers counted by what their row's key names and those of declining rows left out; in [0, 1], else
     InvalidInputError.  ``queries_per_second``: of the scan as a whole.
     """
 
