@@ -1,6 +1,6 @@
 """What the probe read off cuBLASLt 13.1.0 on an H200, inferred again offline: no GPU, no library.
 
-The readings are bytes' consequences recorded on hardware; the file's first line says where and when.
+The readings are bytes' consequences recorded on hardware; each file's first line says where and when.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from gemmdesc.probe.reading import Reading, reading_from_plain
 from gemmdesc.problem import environment
 from gemmdesc.rule import evaluate_rule
 
-FILE = Path(__file__).parent / "observations" / "h200-cublaslt-13.1.0.jsonl.gz"
+FOLDER = Path(__file__).parent / "observations"
 
 
 @pytest.fixture(scope="module")
 def readings() -> list[Reading]:
-    with gzip.open(FILE, "rt") as file:
-        first, *lines = file.read().splitlines()
-    assert json.loads(first)["provenance"]["library"] == "13.1.0"
-    return [reading_from_plain(json.loads(line)) for line in lines]
+    found = []
+    for path in sorted(FOLDER.glob("h200-cublaslt-13.1.0*.jsonl.gz")):
+        with gzip.open(path, "rt") as file:
+            first, *lines = file.read().splitlines()
+        assert json.loads(first)["provenance"]["library"] == "13.1.0"
+        found += [reading_from_plain(json.loads(line)) for line in lines]
+    return found
 
 
 def _family(readings: list[Reading], **attributes: int) -> list[Reading]:

@@ -28,7 +28,7 @@ from gemmdesc.rule import Rule
 #: Times that rows whose rule failed on some answer are solved again, those answers' problems read first.
 _REPAIRS = 6
 #: Problems on which every row is verified, if the scan met as many, and answers of a row with draws of every kind.
-ROW_PROBLEMS, _FULL_ANSWERS = 32, 12
+ROW_PROBLEMS, _FULL_ANSWERS = 16, 6
 #: Problems among which a comparison chooses the one where other rules of the family would show, and how many of these.
 _VERIFY_CHOICE, _VERIFY_RIVALS = 4, 6
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,8 @@ from gemmdesc.operands.lanes import absorb, field, flag, row_words
 from gemmdesc.rivals.sparse import Index, Places, Reals, SparseRows
 from gemmdesc.schedule import Schedule
 
+#: Words that the dice make at once.
+_WORDS = 1 << 14
 #: Leaves up to which every leaf can get its own element.
 MOST_LEAVES = 2048
 _HIGHEST_EXPONENT = 12
@@ -30,15 +34,25 @@ class Dice:
 
     def __init__(self, *seed: int) -> None:
         self._base = absorb(*seed)
+        self._drawn = np.empty(0, dtype=np.int64)
         self._used = 0
+        self._next = 0
 
     def below(self, bound: int | Index, shape: tuple[int, ...]) -> Index:
         """int64 integers in [0, bound), ``bound`` up to 2^31, broadcast against ``shape``."""
-        count = int(np.prod(shape))
-        words = row_words(self._base, np.arange(self._used, self._used + count, dtype=np.int64))
+        count = math.prod(shape)
+        scaled: Index = (self._take(count).reshape(shape) * bound) >> 31
+        return scaled
+
+    def _take(self, count: int) -> Index:
+        """The next ``count`` words of 31 bits; they are made many at once, which costs far less."""
+        if self._used + count > len(self._drawn):
+            more = np.arange(self._next, self._next + max(count, _WORDS), dtype=np.int64)
+            words = field(row_words(self._base, more), 20, 31)
+            self._drawn = np.concatenate([self._drawn[self._used :], words])
+            self._used, self._next = 0, self._next + len(more)
         self._used += count
-        drawn: Index = (field(words, 20, 31).reshape(shape) * bound) >> 31
-        return drawn
+        return self._drawn[self._used - count : self._used]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,10 +66,28 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class View:
-    """One rival's tree at the inner size in question."""
+    """One rival's tree at the inner size ``k``."""
 
+    k: int
     schedule: Schedule
     places: Places
+
+    @cached_property
+    def leaf_codes(self) -> Index:
+        """x k + y for neighbours x, y in the order that are in two leaves; ascending."""
+        return self._codes(self.schedule.leaf_offsets)
+
+    @cached_property
+    def step_codes(self) -> Index:
+        """The same for neighbours in two steps."""
+        return self._codes(self.schedule.step_ends)
+
+    def _codes(self, cuts: Index) -> Index:
+        order = self.schedule.order
+        cuts = cuts[(cuts > 0) & (cuts < len(order))]
+        # Where leaves are empty, one cut is there several times.
+        cuts = cuts[np.diff(cuts, prepend=0) > 0]
+        return np.sort(order[cuts - 1] * self.k + order[cuts], kind="stable")
 
 
 def scattered_candidates(
@@ -143,10 +175,11 @@ def _assemble(
     values = np.where(present, _value(dtype, sign, exponent, fraction), 0.0)
     at, bits = np.take_along_axis(at, order, axis=1), np.take_along_axis(bits, order, axis=1)
     values = np.take_along_axis(values, order, axis=1)
-    for e in range(1, at.shape[1]):
-        repeated = at[:, e] == at[:, e - 1]
-        bits[repeated, e] = bits[repeated, e - 1]
-        values[repeated, e] = 0.0
+    again = np.zeros(at.shape, dtype=bool)
+    again[:, 1:] = at[:, 1:] == at[:, :-1]
+    earliest = np.maximum.accumulate(np.where(again, 0, np.arange(at.shape[1])), axis=1)
+    bits = np.take_along_axis(bits, earliest, axis=1)
+    values[again] = 0.0
     b_exponent, b_fraction = b
     form = dtype.format
     if b_exponent >= form.min_exponent:
@@ -168,15 +201,17 @@ def _value(dtype: DType, sign: Index | np.int64, exponent: Index | np.int64, fra
 
 def _positions(views: tuple[View, View], k: int, dice: Dice, count: int) -> Index:
     """k indices, (count, E), ``count`` even: a differing pair of neighbours, what surrounds it, some from elsewhere."""
-    leaf_pairs, all_pairs = _differing_pairs(views, k)
     half = (count // 2,)
-    pairs = np.concatenate([p[dice.below(len(p), half)] for p in (leaf_pairs, all_pairs)])
-    x, y = pairs[:, 0], pairs[:, 1]
-    lost = np.flatnonzero((views[0].places.leaf < 0) != (views[1].places.leaf < 0))
-    tail = lost[dice.below(len(lost), x.shape)] if len(lost) else k - 1 - dice.below(min(k, 32), x.shape)
+    drawn = []
+    for codes in (_differing_codes(views, k, of_leaves) for of_leaves in (True, False)):
+        drawn.append(codes[dice.below(len(codes), half)])
+    x, y = np.divmod(np.concatenate(drawn), k)
+    # The k that are summed are the first ones, so that one tree loses what lies between the two numbers of them.
+    fewer, more = sorted(len(view.schedule.order) for view in views)
+    tail = fewer + dice.below(more - fewer, x.shape) if fewer < more else k - 1 - dice.below(min(k, 32), x.shape)
     mates = []
     for view, anchor in zip(views, (x, y), strict=True):
-        leaf = np.maximum(view.places.leaf[anchor], 0)
+        leaf = np.maximum(view.places.leaf[view.places.step[anchor]], 0)
         first, last = view.schedule.leaf_offsets[leaf], view.schedule.leaf_offsets[leaf + 1]
         # A tree that sums nothing has no order to draw from.
         order = view.schedule.order if len(view.schedule.order) else np.zeros(1, dtype=np.int64)
@@ -190,23 +225,16 @@ def _positions(views: tuple[View, View], k: int, dice: Dice, count: int) -> Inde
     return positions
 
 
-def _differing_pairs(views: tuple[View, View], k: int) -> tuple[Index, Index]:
-    """Pairs of neighbours, (N, 2), that only one tree parts: into two leaves, and into two leaves or two steps.
+def _differing_codes(views: tuple[View, View], k: int, of_leaves: bool) -> Index:
+    """Codes x k + y of neighbours x, y that only one tree parts, into two leaves or into two steps; ascending.
 
-    Where there are none, pairs that some tree parts at all; where there are none of those, the first and the last k.
+    Where there are none, those that both part; where there are none of those, that of the first and the last k.
     """
-    found = []
-    for of_leaves in (True, False):
-        first, second = (np.unique(_boundaries(view.schedule, k, of_leaves)) for view in views)
-        either = np.union1d(first, second)
-        differing = np.setxor1d(first, second, assume_unique=True)
-        codes = differing if len(differing) else either if len(either) else np.array([k - 1], dtype=np.int64)
-        found.append(np.stack([codes // k, codes % k], axis=1))
-    leaves, steps = found
-    return leaves, steps
-
-
-def _boundaries(schedule: Schedule, k: int, of_leaves: bool) -> Index:
-    cuts = schedule.leaf_offsets if of_leaves else schedule.step_ends
-    cuts = cuts[(cuts > 0) & (cuts < len(schedule.order))]
-    return schedule.order[cuts - 1] * k + schedule.order[cuts]
+    first, second = (view.leaf_codes if of_leaves else view.step_codes for view in views)
+    # Two ascending runs, which a stable sort merges.
+    merged = np.sort(np.concatenate([first, second]), kind="stable")
+    change = np.concatenate([[True], merged[1:] != merged[:-1], [True]])
+    differing = merged[change[1:] & change[:-1]] if len(merged) else merged
+    if len(differing):
+        return differing
+    return first if len(first) else np.array([k - 1], dtype=np.int64)

@@ -155,7 +155,7 @@ def _search(
 
 def _view(desc: GEMMDesc, k: int) -> View:
     schedule = make_schedule(desc, k)
-    return View(schedule=schedule, places=find_places(schedule, k))
+    return View(k=k, schedule=schedule, places=find_places(schedule, k))
 
 
 def _differing(descs: tuple[GEMMDesc, GEMMDesc], views: tuple[View, View], candidates: Candidates) -> Index:

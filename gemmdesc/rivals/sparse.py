@@ -13,10 +13,19 @@ import numpy.typing as npt
 
 from gemmdesc.descriptor import CastTo, FusedDot, GEMMDesc, Relu, Rounding, ScalarStep
 from gemmdesc.dtypes import DType
+from gemmdesc.rivals.forecasting import LANES, RELU, Step, execute
 from gemmdesc.schedule import ROUNDINGS, Op, Schedule
 
 Index = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
+
+#: Types that a value may be rounded to; those of the schedule's program come first.
+_ROUNDED = (*ROUNDINGS, *(d for d in DType if d not in ROUNDINGS and d is not DType.FLOAT64))
+_TARGETS = np.array(
+    [(f.fraction_bits, f.min_exponent, 2.0 ** (f.max_exponent + 1)) for f in (d.format for d in _ROUNDED)]
+)
+#: Beyond these a zero's exponent hides every product, or none, of the formats that a descriptor may name.
+_LOWEST_ZERO, _HIGHEST_ZERO = -400, 400
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,113 +38,74 @@ class SparseRows:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Places:
-    """For each k: the leaf and the step (counted over all leaves) that sum it, -1 where it is not summed; both (k,)."""
+    """Where each k is summed (int32): ``step`` (k,), counted over all leaves, -1 where it is not summed; and ``leaf``.
 
-    leaf: Index
-    step: Index
+    ``leaf`` (steps + 1,) is the leaf of each step, and -1 at the end, so that ``leaf[step[k]]`` is the leaf of k or -1.
+    """
+
+    step: npt.NDArray[np.int32]
+    leaf: npt.NDArray[np.int32]
 
 
 def find_places(schedule: Schedule, k: int) -> Places:
     """The leaf and step of every k index."""
-    leaf, step = np.full(k, -1, dtype=np.int64), np.full(k, -1, dtype=np.int64)
-    position = np.arange(len(schedule.order), dtype=np.int64)
-    leaf[schedule.order] = np.searchsorted(schedule.leaf_offsets, position, side="right") - 1
-    step[schedule.order] = np.searchsorted(schedule.step_ends, position, side="right")
-    return Places(leaf=leaf, step=step)
+    # Which k are summed, every one of them sooner or later, is known: the first ones.
+    step = np.empty(k, dtype=np.int32)
+    step[len(schedule.order) :] = -1
+    step[schedule.order] = _numbered(np.diff(schedule.step_ends, prepend=0))
+    return Places(step=step, leaf=np.append(_numbered(np.diff(schedule.step_offsets)), np.int32(-1)))
+
+
+def _numbered(lengths: Index) -> npt.NDArray[np.int32]:
+    """0 as often as the first length says, then 1 as often as the second, and so on."""
+    return np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
 
 
 def forecast(desc: GEMMDesc, schedule: Schedule, places: Places, rows: SparseRows) -> Reals:
-    """The values of D for each sparse row, as float64 numbers of the output type, shape (T,)."""
-    with np.errstate(invalid="ignore"):
-        value = _fold(schedule, len(rows.k), _leaf_sums(desc, places, rows))
-        for step in desc.epilogue:
-            if isinstance(step, CastTo):
-                value = round_to(value, step.dtype)
-            elif isinstance(step, Relu):
-                value = np.where(value > 0, value, 0.0)
-        value = round_to(value, desc.output_dtype)
-    return np.where(np.isnan(value), np.nan, value)
+    """The values of D for each sparse row, as float64 numbers of the output type, shape (T,).
+
+    The descriptor is one that the replay accepts, so that the sums of its steps fit 53 bits.
+    """
+    out = np.empty(len(rows.k), dtype=np.float64)
+    leaves = len(schedule.leaf_offsets) - 1
+    execute(
+        out,
+        np.ascontiguousarray(rows.k),
+        np.ascontiguousarray(rows.products),
+        places.step,
+        places.leaf,
+        np.concatenate([schedule.program, _epilogue(desc)]),
+        _TARGETS,
+        _step(desc.accumulator.step),
+        np.full(leaves, -1),
+        np.zeros((min(leaves, rows.k.size) + 1, LANES)),
+        np.zeros((schedule.stack_depth, LANES)),
+        np.zeros(schedule.stack_depth, dtype=np.bool_),
+        np.empty(rows.k.shape[1], dtype=np.int64),
+    )
+    return out
 
 
-def round_to(values: Reals, dtype: DType) -> Reals:
-    """float64 values rounded to ``dtype``, nearest even, overflow to infinity; the sign of zero is kept."""
-    form = dtype.format
-    rounded = _round_bits(values, form.fraction_bits, form.min_exponent, Rounding.NEAREST_EVEN)
-    return np.where(np.abs(rounded) >= 2.0 ** (form.max_exponent + 1), np.copysign(np.inf, rounded), rounded)
+def _epilogue(desc: GEMMDesc) -> Index:
+    """Instructions for what the forecast knows of the epilogue, and for the rounding of D; float64 holds every value."""
+    known = [step for step in (*desc.epilogue, CastTo(dtype=desc.output_dtype)) if isinstance(step, CastTo | Relu)]
+    rows = [
+        (RELU, 0) if isinstance(step, Relu) else (Op.ROUND, _ROUNDED.index(step.dtype))
+        for step in known
+        if isinstance(step, Relu) or step.dtype is not DType.FLOAT64
+    ]
+    return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 
-def _round_bits(values: Reals, bits: int, least: int, rounding: Rounding) -> Reals:
-    quantum = _exponent(values, least) - bits
-    scaled = np.ldexp(values, -quantum)
-    whole = np.trunc(scaled) if rounding is Rounding.TOWARD_ZERO else np.rint(scaled)
-    return np.ldexp(whole, quantum)
-
-
-def _exponent(values: Reals, least: int) -> npt.NDArray[np.int32]:
-    """Exponents of 1.f values, at least ``least``; ``least`` for zero."""
-    _, exponent = np.frexp(np.where(np.isfinite(values), values, 0.0))
-    return np.where(values == 0, least, np.maximum(exponent - 1, least)).astype(np.int32)
-
-
-def _leaf_sums(desc: GEMMDesc, places: Places, rows: SparseRows) -> dict[int, Reals]:
-    """Sums by leaf, (T,) each, +0.0 for rows that have no element there; leaves that no row touches are left out."""
-    leaf, step = places.leaf[rows.k], places.step[rows.k]
-    order = np.argsort(step, axis=1, kind="stable")
-    leaf, step = np.take_along_axis(leaf, order, axis=1), np.take_along_axis(step, order, axis=1)
-    products = np.where(leaf < 0, 0.0, np.take_along_axis(rows.products, order, axis=1))
-    group = np.cumsum(np.diff(step, axis=1, prepend=step[:, :1]) != 0, axis=1)
-    sums: dict[int, Reals] = {}
-    everyone = np.arange(len(leaf))
-    accumulator = np.zeros(len(leaf))
-    previous = np.full(len(leaf), -1, dtype=np.int64)
-    for g in range(int(group.max(initial=-1)) + 1):
-        inside = group == g
-        here = np.where(inside, leaf, -1).max(axis=1)
-        alive = here >= 0
-        accumulator = np.where(here == previous, accumulator, 0.0)
-        terms = np.where(inside, products, 0.0)
-        accumulator = np.where(alive, _step(desc.accumulator.step, accumulator, terms), accumulator)
-        for number in np.unique(here[alive]).tolist():
-            chosen = everyone[here == number]
-            sums.setdefault(number, np.zeros(len(leaf)))[chosen] = accumulator[chosen]
-        previous = here
-    return sums
-
-
-def _step(step: FusedDot | ScalarStep, accumulator: Reals, terms: Reals) -> Reals:
+def _step(step: FusedDot | ScalarStep) -> Step:
     if isinstance(step, ScalarStep):
-        product = terms.sum(axis=1)
-        if not step.fused:
-            product = round_to(product, DType.FLOAT32)
-        return round_to(accumulator + product, DType.FLOAT32)
-    form = step.accumulator_dtype.format
-    everything = np.concatenate([accumulator[:, None], terms], axis=1)
-    least = np.iinfo(np.int32).min
-    floors = np.array([form.min_exponent] + [-1000] * terms.shape[1])
-    exponents = np.where(everything == 0, least, np.maximum(np.frexp(everything)[1] - 1, floors))
-    quantum = np.maximum(exponents.max(axis=1), step.zero_exponent) - step.fraction_bits
-    aligned = np.ldexp(np.trunc(np.ldexp(everything, -quantum[:, None])), quantum[:, None])
-    # An exact zero comes out as +0.0.
-    return _round_bits(aligned.sum(axis=1), step.output_bits, form.min_exponent, step.rounding) + 0.0
-
-
-def _fold(schedule: Schedule, count: int, sums: dict[int, Reals]) -> Reals:
-    """Run the stack program; None stands for +0.0 in every row, so that untouched parts cost next to nothing."""
-    stack: list[Reals | None] = []
-    for op, argument in schedule.program.tolist():
-        if op == Op.LEAF:
-            stack.append(sums.get(argument))
-            continue
-        top = stack.pop()
-        if op == Op.ADD:
-            left = stack.pop()
-            if left is None or top is None:
-                only = top if left is None else left
-                top = None if only is None else only + 0.0
-            else:
-                top = round_to(left + top, DType.FLOAT32)
-        elif top is not None:
-            top = top + 0.0 if op == Op.ADD_TO_ZERO else round_to(top, ROUNDINGS[argument])
-        stack.append(top)
-    (root,) = stack
-    return np.zeros(count) if root is None else root
+        return Step(False, step.fused, 1, 0, False, 1, 0)
+    return Step(
+        True,
+        False,
+        step.fraction_bits,
+        min(max(step.zero_exponent, _LOWEST_ZERO), _HIGHEST_ZERO),
+        step.rounding is Rounding.NEAREST_EVEN,
+        step.output_bits,
+        step.accumulator_dtype.format.min_exponent,
+    )
