@@ -7,23 +7,24 @@ import numpy.typing as npt
 
 from gemmdesc.descriptor import CastTo, FusedDot, GEMMDesc, Relu, Rounding, ScalarStep
 from gemmdesc.dtypes import DType
-from gemmdesc.rivals.sparse import Index, Places, Reals, SparseRows
-from gemmdesc.schedule import ROUNDINGS, Op, Schedule
+from gemmdesc.rivals.sparse import Index, Reals, SparseRows
+from gemmdesc.schedule import ROUNDINGS, Op, Schedule, make_schedule
 
 
-def expected_places(schedule: Schedule, k: int) -> Places:
-    """The leaf and step of every k index, by searching for its position."""
+def expected_places(schedule: Schedule, k: int) -> tuple[Index, Index]:
+    """The leaf and the step of every k index, -1 where it is not summed."""
     leaf, step = np.full(k, -1, dtype=np.int64), np.full(k, -1, dtype=np.int64)
     position = np.arange(len(schedule.order), dtype=np.int64)
     leaf[schedule.order] = np.searchsorted(schedule.leaf_offsets, position, side="right") - 1
     step[schedule.order] = np.searchsorted(schedule.step_ends, position, side="right")
-    return Places(leaf=leaf, step=step)
+    return leaf, step
 
 
-def expected_forecast(desc: GEMMDesc, schedule: Schedule, places: Places, rows: SparseRows) -> Reals:
-    """The values of D for each sparse row, as float64 numbers of the output type, shape (T,)."""
+def expected_forecast(desc: GEMMDesc, k: int, rows: SparseRows) -> Reals:
+    """The values of D at inner size ``k`` for each sparse row, as float64 numbers of the output type, shape (T,)."""
+    schedule = make_schedule(desc, k)
     with np.errstate(invalid="ignore"):
-        value = _fold(schedule, len(rows.k), _leaf_sums(desc, places, rows))
+        value = _fold(schedule, len(rows.k), _leaf_sums(desc, expected_places(schedule, k), rows))
         for step in desc.epilogue:
             if isinstance(step, CastTo):
                 value = _round_to(value, step.dtype)
@@ -53,9 +54,9 @@ def _exponent(values: Reals, least: int) -> npt.NDArray[np.int32]:
     return np.where(values == 0, least, np.maximum(exponent - 1, least)).astype(np.int32)
 
 
-def _leaf_sums(desc: GEMMDesc, places: Places, rows: SparseRows) -> dict[int, Reals]:
+def _leaf_sums(desc: GEMMDesc, places: tuple[Index, Index], rows: SparseRows) -> dict[int, Reals]:
     """Sums by leaf, (T,) each, +0.0 for rows that have no element there; leaves that no row touches are left out."""
-    leaf, step = places.leaf[rows.k], places.step[rows.k]
+    leaf, step = (place[rows.k] for place in places)
     order = np.argsort(step, axis=1, kind="stable")
     leaf, step = np.take_along_axis(leaf, order, axis=1), np.take_along_axis(step, order, axis=1)
     products = np.where(leaf < 0, 0.0, np.take_along_axis(rows.products, order, axis=1))

@@ -91,6 +91,7 @@ class Campaign:
         for data in self._journal.read("rows"):
             self._rows = records.rows_from_plain(data)
         self._index = RowIndex(self._rows)
+        self._ordered: dict[AnswerKey, list[int]] = {}
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._asked = 0
 
@@ -207,7 +208,7 @@ class Campaign:
         self, key: AnswerKey, rule: Rule, rivals: Sequence[Rule], depth: int, full: bool
     ) -> list[VerifyTask]:
         """Tasks for what is still to be compared of one answer, on up to ``depth`` of its problems."""
-        numbers = cheapest_first(self._source, self._tally.numbers[key])
+        numbers = self._cheapest(key)
         left = [n for n in numbers if not self._is_verified(key, n, rule, full)]
         needed = min(depth, len(numbers)) - (len(numbers) - len(left))
         plain = self._options.verify_draws if full else 1
@@ -219,6 +220,13 @@ class Campaign:
             )
             for i in range(max(0, needed))
         ]  # fmt: skip
+
+    def _cheapest(self, key: AnswerKey) -> list[int]:
+        """The answer's problems in the order in which they are worth comparing; drawing them again takes its time."""
+        known = self._ordered.get(key, [])
+        if len(known) != len(self._tally.numbers[key]):
+            known = self._ordered[key] = cheapest_first(self._source, self._tally.numbers[key])
+        return known
 
     def _is_verified(self, key: AnswerKey, number: int, rule: Rule, full: bool) -> bool:
         done = self._verified.get((key, number))

@@ -1,7 +1,6 @@
 """What a descriptor makes of rows that are zero but for a few elements: the forecast that chooses rival patterns.
 
-It works on float64 values, many rows at once, and costs time proportional to the elements and to the number of leaves,
-not to k.  It is a forecast and no oracle: special values, C, bias and scale are left out.
+It works on float64 values and costs time proportional to the elements and to the number of leaves, not to k.  It is a forecast and no oracle: special values, C, bias and scale are left out.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ class Places:
 
 def find_places(schedule: Schedule, k: int) -> Places:
     """The leaf and step of every k index."""
-    # Which k are summed, every one of them sooner or later, is known: the first ones.
     step = np.empty(k, dtype=np.int32)
+    # The order holds the first k, every one of them once.
     step[len(schedule.order) :] = -1
     step[schedule.order] = _numbered(np.diff(schedule.step_ends, prepend=0))
     return Places(step=step, leaf=np.append(_numbered(np.diff(schedule.step_offsets)), np.int32(-1)))
