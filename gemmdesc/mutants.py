@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gemmdesc.descriptor import Contiguous, Cut, GEMMDesc, ResidueFirst, ResidueLast, Short, Start
+from gemmdesc.descriptor import Contiguous, Cut, GEMMDesc, ResidueFirst, ResidueLast, ScalarStep, Short, Start
 from gemmdesc.dtypes import DType
 from gemmdesc.normal_form import normal_form
 
@@ -17,7 +17,7 @@ _TURNS = 5
 class Mutant:
     """``kind`` names what was changed, ``change`` also how.
 
-    The kind is one of chunk, residue, partial_type, merge_type, instruction_k, start, slice_order and tail.
+    The kind is one of chunk, residue, partial_type, merge_type, instruction_k, start, slice_order, tail and fused.
     """
 
     kind: str
@@ -32,23 +32,33 @@ def mutants(desc: GEMMDesc, k: int) -> tuple[Mutant, ...]:
 
 
 def _all(desc: GEMMDesc, k: int) -> Iterator[Mutant]:
-    leaf = desc.accumulator
-    for g in (leaf.instruction_k * 2, leaf.instruction_k // 2):
-        residue = leaf.residue
-        if g >= 2:
-            if isinstance(residue, ResidueFirst) and residue.k_loop_step % g:
-                residue = ResidueFirst(k_loop_step=g)
-            changed = replace(leaf, instruction_k=g, residue=residue)
-            yield Mutant(kind="instruction_k", change=f"instruction_k={g}", desc=replace(desc, accumulator=changed))
-    for residue in _other_residues(desc):
-        changed = replace(leaf, residue=residue)
-        yield Mutant(kind="residue", change=str(residue), desc=replace(desc, accumulator=changed))
+    yield from _leaf_mutants(desc)
     if desc.summed_k < k:
         yield Mutant(kind="tail", change="tail", desc=replace(desc, summed_k=k))
     for i, cut in enumerate(desc.cuts):
         for kind, how, other in _cut_mutants(cut, desc.output_dtype):
             cuts = (*desc.cuts[:i], other, *desc.cuts[i + 1 :])
             yield Mutant(kind=kind, change=f"cuts.{i}.{kind}={how}", desc=replace(desc, cuts=cuts))
+
+
+def _leaf_mutants(desc: GEMMDesc) -> Iterator[Mutant]:
+    """Of the accumulator; a scalar step has no size, and its products no turns, but it fuses them or not."""
+    leaf = desc.accumulator
+    if isinstance(leaf.step, ScalarStep):
+        step = ScalarStep(fused=not leaf.step.fused)
+        changed = replace(desc, accumulator=replace(leaf, step=step))
+        yield Mutant(kind="fused", change=f"fused={step.fused}", desc=changed)
+        return
+    for g in (leaf.instruction_k * 2, leaf.instruction_k // 2):
+        residue = leaf.residue
+        if g >= 2:
+            if isinstance(residue, ResidueFirst) and residue.k_loop_step % g:
+                residue = ResidueFirst(k_loop_step=g)
+            other = replace(leaf, instruction_k=g, residue=residue)
+            yield Mutant(kind="instruction_k", change=f"instruction_k={g}", desc=replace(desc, accumulator=other))
+    for residue in _other_residues(desc):
+        other = replace(leaf, residue=residue)
+        yield Mutant(kind="residue", change=str(residue), desc=replace(desc, accumulator=other))
 
 
 def _other_residues(desc: GEMMDesc) -> tuple[ResidueLast | ResidueFirst, ...]:

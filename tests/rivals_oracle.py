@@ -1,4 +1,4 @@
-"""The forecast in NumPy operations on whole arrays, group by group and leaf by leaf: what the compiled one must equal."""
+"""The forecast in NumPy operations on all rows at once, leaf by leaf: what the compiled one must equal."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdesc.descriptor import Contiguous, GEMMDesc, ResidueFirst, ResidueLast, Short, Start, Strided
+from gemmdesc.descriptor import Contiguous, GEMMDesc, ResidueFirst, ResidueLast, ScalarStep, Short, Start, Strided
 from gemmdesc.dtypes import DType
 from gemmdesc.mutants import mutants
 from gemmdesc.normal_form import normal_form
@@ -95,3 +95,12 @@ def test_strided_layouts_have_no_chunk() -> None:
     )  # fmt: skip
     kinds = {m.kind for m in mutants(strided, K)}
     assert kinds == {"instruction_k", "residue", "partial_type", "merge_type"}
+
+
+def test_a_scalar_step_fuses_or_not() -> None:
+    """In float32, where a product need not be exact; in float16 it always is, and nothing differs."""
+    for dtype, kinds in ((FP32, ["fused"]), (FP16, [])):
+        order = Order(instruction_k=1, step=ScalarStep(fused=True))
+        desc = evaluate_rule(order.rule(dtype, FP32), {"k": 100})
+        assert isinstance(desc, GEMMDesc)
+        assert [m.kind for m in mutants(desc, 100)] == kinds

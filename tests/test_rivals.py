@@ -193,3 +193,11 @@ def test_odd_sets_show_where_a_fold_starts() -> None:
     assert pair is not None
     a, b = pair[0].bits(40, 300), np.ascontiguousarray(pair[1].bits(1, 300).T)
     assert (replay(narrow, a, b) != replay(zero, a, b)).any()
+
+
+@pytest.mark.parametrize("draw", [0, 1])
+def test_a_rival_without_patterns_has_no_rows(draw: int) -> None:
+    """Two empty sums are told apart by nothing; the rows of another rival stay."""
+    one, others = _desc(k=0), (_desc(_span(16), k=0), _desc(_span(16)))
+    assert rival_set_operands(one, others[:1], 64, seed=0, draw=draw, dtype=F16) is None
+    assert rival_set_operands(one, others, 64, seed=0, draw=draw, dtype=F16) is not None

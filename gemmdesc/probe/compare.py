@@ -24,7 +24,7 @@ from gemmdesc.rule import Rule, evaluate_rule
 #: Rows and columns of D that one comparison replays, at most.
 WINDOW_SIDE = 16
 #: Rows (or columns) of D that a comparison with rivals replays: each was built against one of them.
-RIVAL_ROWS = 64
+RIVAL_ROWS = 96
 #: Families of the plain draws, in turn.  Where sums cancel, a narrow output still shows the order, elsewhere seldom;
 #: where all products are -0.0, the sign of the sum shows how it starts.
 FAMILIES = (

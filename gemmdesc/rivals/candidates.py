@@ -125,14 +125,14 @@ def tiny_candidates(
 ) -> Candidates | None:
     """A negative element in every leaf of both trees, so small that a narrow partial sum becomes -0.0.
 
-    None where there are more than ``MOST_LEAVES`` leaves.
+    None where there are more than ``MOST_LEAVES`` leaves, or no k in any.
     """
     firsts, lengths = [], []
     for view in views:
         offsets = view.schedule.leaf_offsets
         firsts.append(offsets[:-1])
         lengths.append(np.diff(offsets))
-    if sum(len(x) for x in firsts) > MOST_LEAVES:
+    if sum(len(x) for x in firsts) > MOST_LEAVES or not any(x.any() for x in lengths):
         return None
     columns = []
     for view, first, length in zip(views, firsts, lengths, strict=True):
@@ -202,11 +202,9 @@ def _value(dtype: DType, sign: Index | np.int64, exponent: Index | np.int64, fra
 def _positions(views: tuple[View, View], k: int, dice: Dice, count: int) -> Index:
     """k indices, (count, E), ``count`` even: a differing pair of neighbours, what surrounds it, some from elsewhere."""
     half = (count // 2,)
-    drawn = []
-    for codes in (_differing_codes(views, k, of_leaves) for of_leaves in (True, False)):
-        drawn.append(codes[dice.below(len(codes), half)])
-    x, y = np.divmod(np.concatenate(drawn), k)
-    # The k that are summed are the first ones, so that one tree loses what lies between the two numbers of them.
+    both = [_differing_codes(views, k, of_leaves) for of_leaves in (True, False)]
+    x, y = np.divmod(np.concatenate([codes[dice.below(len(codes), half)] for codes in both]), k)
+    # A tree sums the first k, as many as are in its order; those between the two numbers are lost by one tree alone.
     fewer, more = sorted(len(view.schedule.order) for view in views)
     tail = fewer + dice.below(more - fewer, x.shape) if fewer < more else k - 1 - dice.below(min(k, 32), x.shape)
     mates = []
@@ -233,8 +231,8 @@ def _differing_codes(views: tuple[View, View], k: int, of_leaves: bool) -> Index
     first, second = (view.leaf_codes if of_leaves else view.step_codes for view in views)
     # Two ascending runs, which a stable sort merges.
     merged = np.sort(np.concatenate([first, second]), kind="stable")
-    change = np.concatenate([[True], merged[1:] != merged[:-1], [True]])
-    differing = merged[change[1:] & change[:-1]] if len(merged) else merged
+    change = np.concatenate([[True], merged[1:] != merged[:-1], [True]])[: len(merged) + 1]
+    differing: Index = merged[change[1:] & change[:-1]]
     if len(differing):
         return differing
     return first if len(first) else np.array([k - 1], dtype=np.int64)

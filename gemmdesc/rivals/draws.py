@@ -79,14 +79,14 @@ def rival_set_operands(
     if k == 0 or dtype is DType.FLOAT64:
         return None
     make: _Maker = tiny_candidates if draw % 2 else scattered_candidates
-    own = _view(one, k)
+    views = {desc: _view(desc, k) for desc in dict.fromkeys((one, *others))}
     sought: list[tuple[GEMMDesc, View, Candidates]] = []
     for place, other in enumerate(others):
-        view = _view(other, k)
-        candidates = make((own, view), k, dtype, Dice(seed, draw, k, place), False, CANDIDATES_EACH)
+        dice = Dice(seed, draw, k, place)
+        candidates = make((views[one], views[other]), k, dtype, dice, False, CANDIDATES_EACH)
         if candidates is not None:
-            sought.append((other, view, candidates))
-    found = _told_apart((one, own), sought)
+            sought.append((other, views[other], candidates))
+    found = _told_apart((one, views[one]), sought)
     if not found:
         return None
     width = max(c.a_bits.shape[1] for c, _ in found)

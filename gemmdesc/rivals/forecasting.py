@@ -156,8 +156,10 @@ def _fold(sums, slots, program, targets, stack, present):  # type: ignore[no-unt
                 stack[depth - 1, j] = np.float64(np.float32(total)) if rounds else total
         elif op == _ROUND:
             bits, least, infinity = int(targets[argument, 0]), int(targets[argument, 1]), targets[argument, 2]
+            # True, but no literal, for which the function would be compiled again.
+            nearest = op == _ROUND
             for j in range(LANES):
-                x = _rounded(stack[depth - 1, j], bits, least, op == _ROUND)
+                x = _rounded(stack[depth - 1, j], bits, least, nearest)
                 stack[depth - 1, j] = np.copysign(np.inf, x) if abs(x) >= infinity else x
         else:
             for j in range(LANES):
@@ -169,9 +171,9 @@ def _fold(sums, slots, program, targets, stack, present):  # type: ignore[no-unt
 def execute(out, k, products, step_of, leaf_of, program, targets, step, slots, sums, stack, present, keys):  # type: ignore[no-untyped-def]
     """Write into ``out`` (T,) what ``program`` makes of T sparse rows, NaN in its canonical form.
 
-    ``k``, ``products``: (T, E).  ``step_of``, ``leaf_of``: a :class:`gemmdesc.rivals.sparse.Places`.
-    ``program``: rows (instruction, argument); a rounding's argument is a row of ``targets``: fraction bits, least
-    exponent, where infinity begins.
+    ``k``, ``products``: (T, E).  ``step_of``, ``leaf_of``: a :class:`gemmdesc.rivals.sparse.Places`.  ``step``: a
+    :class:`Step`.  ``program``: rows (instruction, argument); a rounding's argument is a row of ``targets``: fraction
+    bits, least exponent, where infinity begins.
 
     Scratch: ``slots`` (leaves,), -1 throughout; ``sums``, +0.0 throughout, of ``LANES`` columns and of one row more
     than leaves that have an element; ``stack``, as deep as the program needs, and ``present`` beside it; ``keys`` (E,).

@@ -1,6 +1,7 @@
 """What a descriptor makes of rows that are zero but for a few elements: the forecast that chooses rival patterns.
 
-It works on float64 values and costs time proportional to the elements and to the number of leaves, not to k.  It is a forecast and no oracle: special values, C, bias and scale are left out.
+It works on float64 values and costs time proportional to the elements and to the number of leaves, not to k.  It is a
+forecast and no oracle: special values, C, bias and scale are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gemmdesc.schedule import ROUNDINGS, Op, Schedule
 Index = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
 
-#: Types that a value may be rounded to; those of the schedule's program come first.
+#: Types that a value may be rounded to, those of the schedule's program first; float64 holds every value as it is.
 _ROUNDED = (*ROUNDINGS, *(d for d in DType if d not in ROUNDINGS and d is not DType.FLOAT64))
 _TARGETS = np.array(
     [(f.fraction_bits, f.min_exponent, 2.0 ** (f.max_exponent + 1)) for f in (d.format for d in _ROUNDED)]
@@ -86,13 +87,13 @@ def forecast(desc: GEMMDesc, schedule: Schedule, places: Places, rows: SparseRow
 
 
 def _epilogue(desc: GEMMDesc) -> Index:
-    """Instructions for what the forecast knows of the epilogue, and for the rounding of D; float64 holds every value."""
-    known = [step for step in (*desc.epilogue, CastTo(dtype=desc.output_dtype)) if isinstance(step, CastTo | Relu)]
-    rows = [
-        (RELU, 0) if isinstance(step, Relu) else (Op.ROUND, _ROUNDED.index(step.dtype))
-        for step in known
-        if isinstance(step, Relu) or step.dtype is not DType.FLOAT64
-    ]
+    """Instructions (N, 2) for what the forecast knows of the epilogue, and for the rounding of D."""
+    rows = []
+    for step in (*desc.epilogue, CastTo(dtype=desc.output_dtype)):
+        if isinstance(step, Relu):
+            rows.append((RELU, 0))
+        elif isinstance(step, CastTo) and step.dtype is not DType.FLOAT64:
+            rows.append((int(Op.ROUND), _ROUNDED.index(step.dtype)))
     return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 
