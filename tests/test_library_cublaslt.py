@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,6 +164,25 @@ def test_failed_runs_show_the_status(library: CublasLt) -> None:
     operand = [DenseOperand(dtype=DType.FLOAT32, array=np.zeros(s, np.uint32)) for s in ((5, 3), (7, 3))]
     answer = replace(answered(library, PROBLEM), opaque="", algo_id=99)
     assert library.run(PROBLEM, answer, *operand) == Failed(status="CUBLAS_STATUS_EXECUTION_FAILED")
+
+
+@pytest.mark.parametrize("lacking", [0, 1, 4, 5])
+def test_a_product_waits_for_memory(library: CublasLt, monkeypatch: pytest.MonkeyPatch, lacking: int) -> None:
+    """Processes beside this one may hold it for a while; where it stays away, the run has failed."""
+    whole, tries, waits = library.run_on_device, iter(range(100)), []
+
+    def short_of_memory(*arguments: Any) -> Failed | None:
+        if next(tries) < lacking:
+            raise torch.OutOfMemoryError("out of memory")
+        return whole(*arguments)
+
+    monkeypatch.setattr(library, "run_on_device", short_of_memory)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(cublaslt.time, "sleep", waits.append)
+    operands = [DenseOperand(dtype=DType.FLOAT32, array=np.zeros(s, np.uint32)) for s in ((5, 3), (7, 3))]
+    got = library.run(PROBLEM, answered(library, PROBLEM), *operands)
+    assert isinstance(got, Failed) == (lacking == 5)
+    assert waits == [0.5 * i for i in range(min(lacking, 4) + 1)]
 
 
 def test_launch_is_unknown_without_cuda_bindings(library: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:

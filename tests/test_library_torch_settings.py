@@ -48,7 +48,6 @@ def test_lt_workspace_is_capped() -> None:
 
 
 def test_read_settings_follows_torch_and_the_environment() -> None:
-    pytest.importorskip("torch")
     assert read_settings("sm_90", {}).workspace_bytes == 32 * MIB
     assert read_settings("sm_90", {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}).workspace_bytes == 128 * KIB
     assert isinstance(read_settings("sm_90", {}), TorchSettings)
@@ -68,7 +67,8 @@ def test_read_settings_follows_torch_and_the_environment() -> None:
 def test_reduction_flags_are_read_by_type(
     name: str, value: bool | tuple[bool, bool], reduced: bool, splitk: bool
 ) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     matmul, flag = torch.backends.cuda.matmul, f"allow_{name}_reduced_precision_reduction"
     before = getattr(matmul, flag), getattr(matmul, f"{flag}_split_k")
     unchanged = read_settings("sm_90", {})

@@ -243,6 +243,20 @@ def test_a_killed_campaign_resumes(
     assert {key for key, _ in findings.verified} == {key for key, _ in whole[0].verified}
 
 
+def test_a_survey_that_was_cut_short_is_made_again(whole: tuple[Findings, Steps, Path], tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        campaign_on(simulated(), tmp_path, ("survey", 3))
+    before = lines(tmp_path)
+    assert before["survey.jsonl"]
+    assert "surveyed.jsonl" not in before
+    findings, steps = campaign_on(simulated(), tmp_path)
+    assert steps.done["survey"] == whole[1].done["survey"]
+    assert lines(tmp_path)["surveyed.jsonl"] == lines(whole[2])["surveyed.jsonl"]
+    assert {r.key for r in findings.rows} == {r.key for r in whole[0].rows}
+    # Made whole, it is not made a third time.
+    assert campaign_on(simulated(), tmp_path)[1].done["survey"] == 0
+
+
 def test_a_profile_needs_only_the_folder(whole: tuple[Findings, Steps, Path]) -> None:
     findings, library, device = recorded_findings(whole[2])
     asked = simulated()

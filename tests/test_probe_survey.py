@@ -48,7 +48,7 @@ def scanned(blocks: int = 3) -> Tally:
     return tally
 
 
-def surveyed(done: frozenset[int] = frozenset()) -> tuple[list[tuple[int, Reading | None]], SpanPool]:
+def surveyed(done: frozenset[int] = frozenset()) -> tuple[list[Reading], SpanPool]:
     pool, steps = SpanPool(), count()
     look = Survey(InProcess(library()), Draws(scope=SCOPE, seed=0), scanned(), pool, lambda *_: next(steps))
     return list(look.run(done)), pool
@@ -72,7 +72,7 @@ def test_an_answer_whose_slices_the_launch_decides_is_not() -> None:
 
 def test_the_pool_explains_every_problem_afterwards() -> None:
     readings, pool = surveyed()
-    per_family = Counter(family for family, _ in readings)
+    per_family = Counter(r.answer.algo_id for r in readings)
     assert per_family[SCALAR] < per_family[SLICED]
     (expression, *_) = pool.expressions(SLICED)
     truth = parse_expression(SPAN)
@@ -88,7 +88,7 @@ def test_the_pool_explains_every_problem_afterwards() -> None:
 
 def test_what_was_surveyed_is_not_read_again() -> None:
     readings, _ = surveyed(frozenset({SLICED}))
-    assert {family for family, _ in readings} == {SCALAR}
+    assert {r.answer.algo_id for r in readings} == {SCALAR}
 
 
 def test_an_uneven_size_has_one_product_too_many() -> None:

@@ -145,6 +145,7 @@ def launch_of(*names: str) -> Launch:
         ("void cublasLt::gemm_ab_mmad<float>", True, "gemm_ab_mmad"),
         ("gemmAB_kernel", False, "gemmAB_kernel"),
         ("cutlass_80_simt_sgemm_128x32_8x5_nn_align1", False, None),
+        ("sm80_xmma_gemm_f16f16_f32f32_f32_nn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna2", False, None),
         ("void gemv2T_kernel_val<int, int, __half>", False, "gemv2T_kernel_val"),
         ("void internal::gemvx::kernel<int, int, __half>", False, "kernel"),
     ],
@@ -160,6 +161,9 @@ def test_scope_and_family_of_a_launch() -> None:
     assert scope_of(split) is Scope.TENSOR_CORES
     assert family_of(split) == "nvjet_sm90_hsh_#_TNT + splitKreduce_kernel"
     assert scope_of(launch_of("gemmSN_NN_kernel")) is Scope.CUDA_CORES
+    xmma = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_execute_segment_k_{}_kernel__5x_cublas"
+    assert scope_of(launch_of(xmma.format("on"))) is Scope.SEGMENT_K
+    assert scope_of(launch_of(xmma.format("off"))) is Scope.TENSOR_CORES
     assert scope_of(None) is scope_of(launch_of("")) is Scope.UNKNOWN
     assert family_of(replace(split, memset_bytes=(64,))).startswith("memset + nvjet")
 

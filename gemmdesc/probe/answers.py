@@ -39,9 +39,9 @@ class AnswerKey:
         return f"{self.types[0].value} x {self.types[1].value} -> {self.types[2].value} " + " ".join(named)
 
 
-def slices_at_launch(answer: AlgoConfig) -> bool:
-    """Whether ``splitk_num`` is no number of slices but -1: the kernel shares out k when it is launched."""
-    return answer.splitk_num >= 1 << 31
+def slices_at_launch(splitk_num: int) -> bool:
+    """Whether ``splitk_num`` (unsigned) is no number of slices but -1: the kernel shares out k when it is launched."""
+    return splitk_num >= 1 << 31
 
 
 def answer_key(problem: GemmProblem, answer: AlgoConfig) -> AnswerKey:

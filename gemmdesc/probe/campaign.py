@@ -16,6 +16,7 @@ from gemmdesc.probe.examples import Draws, cheapest_first
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.partition import Partition, Report
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, FAMILY_ATTRIBUTES, Row, RowIndex
+from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
 from gemmdesc.probe.sampling import Scope
 from gemmdesc.probe.scan import Tally, block_from_plain, block_to_plain, unseen_mass
 from gemmdesc.probe.solve import ClassOutcome
@@ -37,8 +38,8 @@ _VERIFY_CHOICE, _VERIFY_RIVALS = 4, 6
 class Options:
     """``target_unseen``: Good-Turing mass, in scope, at which the scan stops; ``most_queries`` ends it in any case.
 
-    ``first_blocks``: blocks scanned before anything is solved.  ``verify_draws``: plain draws for each answer found,
-    beside one against the rivals of its rule.
+    ``first_blocks``: blocks scanned before anything is solved.  ``verify_draws``: plain draws for each of a row's first
+    answers, beside two against the rivals of its rule; all other answers get one of each.
     """
 
     scope: Scope
@@ -79,13 +80,13 @@ class Campaign:
         self._tally = Tally()
         for data in self._journal.read("scan"):
             self._tally.add(block_from_plain(data))
-        self._partition = Partition(workers, self._source, report, self._journal, self._keep)
+        self._partition = Partition(workers, self._source, report, self._journal)
         found = map(records.verified_from_plain, self._journal.read("verified"))
         self._surveyed: set[int] = set()
         for data in self._journal.read("survey"):
-            family, reading = records.surveyed_from_plain(data)
-            self._surveyed.add(family)
-            self._partition.book.pool.add(() if reading is None else (reading,))
+            self._partition.book.pool.add((reading_from_plain(data),))
+        for data in self._journal.read("surveyed"):
+            self._surveyed.update(data["families"])
         self._verified = {(v.key, v.number): v for v in found}
         self._rows: list[Row] = []
         for data in self._journal.read("rows"):
@@ -124,11 +125,13 @@ class Campaign:
             self._report("scan", done, len(tasks))
 
     def _survey(self) -> None:
-        """Read several answers of every family not read yet."""
+        """Read several answers of every family not read yet; one that was cut short is read again from its start."""
         look = Survey(self._workers, self._source, self._tally, self._partition.book.pool, self._report)
-        for family, reading in look.run(frozenset(self._surveyed)):
-            self._journal.append("survey", records.surveyed_to_plain(family, reading))
-            self._surveyed.add(family)
+        for reading in look.run(frozenset(self._surveyed)):
+            self._journal.append("survey", reading_to_plain(reading))
+        if not look.families <= self._surveyed:
+            self._journal.append("surveyed", {"families": sorted(look.families - self._surveyed)})
+            self._surveyed |= look.families
 
     def _make_rows(self) -> None:
         """Rows for classes that none takes yet."""

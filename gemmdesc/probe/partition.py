@@ -27,7 +27,7 @@ from gemmdesc.probe.projection import (
 from gemmdesc.probe.rulebook import RuleBook
 from gemmdesc.probe.scan import Tally
 from gemmdesc.probe.tasks import SolveTask, run_solve
-from gemmdesc.probe.trials import TrialTask, Verified, run_trial
+from gemmdesc.probe.trials import TrialTask, run_trial
 from gemmdesc.probe.workers import Workers
 from gemmdesc.rule import Rule
 
@@ -44,13 +44,11 @@ _RIVALS, _KNOWN = 8, 20
 class Partition:
     """Rows so far, every class's own outcome, and what each rule gave on each class it was tried on.
 
-    ``book``: what is known of rules.  ``keep`` is called with every comparison on a problem of the scan's own.
+    ``book``: what is known of rules.
     """
 
-    def __init__(
-        self, workers: Workers, draws: Draws, report: Report, journal: Journal, keep: Callable[[Verified], None]
-    ) -> None:
-        self._workers, self._draws, self._report, self._journal, self._keep = workers, draws, report, journal, keep
+    def __init__(self, workers: Workers, draws: Draws, report: Report, journal: Journal) -> None:
+        self._workers, self._draws, self._report, self._journal = workers, draws, report, journal
         self._trials: dict[tuple[str, AnswerKey], bool] = {}
         self._witnesses: dict[AnswerKey, list[int]] = {}
         self._numbers: dict[AnswerKey, list[int]] = {}
@@ -200,11 +198,9 @@ class Partition:
             for c in node.classes
             if (_name(s), c) not in self._trials
         ]
-        for done, (task, tried) in enumerate(self._workers.run(run_trial, tasks), 1):
+        for done, (task, verdict) in enumerate(self._workers.run(run_trial, tasks), 1):
             name = "scalar" if task.rule is None else task.rule.text
-            given = tried.verdict in (Verdict.EQUAL, Verdict.REFERENCE_FAILED)
-            for compared in tried.compared:
-                self._keep(compared)
+            given = verdict in (Verdict.EQUAL, Verdict.REFERENCE_FAILED)
             self._trials[name, task.key] = given
             self._journal.append("trials", records.trial_to_plain(name, task.key, given))
             self._report("try", done, len(tasks))

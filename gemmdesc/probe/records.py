@@ -11,7 +11,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.probe.answers import AnswerKey, Types, key_from_plain, key_to_plain
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.projection import Row, Solved
-from gemmdesc.probe.reading import Reading, reading_from_plain, reading_to_plain
+from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.trials import Verified
 from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion, to_plain
@@ -73,16 +73,6 @@ def outcome_from_plain(data: dict[str, Any]) -> tuple[AnswerKey, ClassOutcome]:
         draws=data["draws"],
         rivals=data["rivals"],
     )
-
-
-def surveyed_to_plain(family: int, reading: Reading | None) -> dict[str, Any]:
-    """A survey's reading of an answer of the family; None where it failed."""
-    return {"family": family, "reading": None if reading is None else reading_to_plain(reading)}
-
-
-def surveyed_from_plain(data: dict[str, Any]) -> tuple[int, Reading | None]:
-    """The family and reading that :func:`surveyed_to_plain` wrote."""
-    return data["family"], None if data["reading"] is None else reading_from_plain(data["reading"])
 
 
 def trial_to_plain(rule: str, key: AnswerKey, given: bool) -> dict[str, Any]:

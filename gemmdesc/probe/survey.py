@@ -13,6 +13,7 @@ import numpy as np
 
 from gemmdesc.expressions import evaluate_all
 from gemmdesc.library.interface import Library
+from gemmdesc.probe.answers import slices_at_launch
 from gemmdesc.probe.examples import Draws, moved, varied
 from gemmdesc.probe.experiments import ReferenceFailed
 from gemmdesc.probe.pool import SpanPool
@@ -39,10 +40,9 @@ _WIDE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ReadTask:
-    """Read problem ``number``, whose answer is of the family ``algo_id``; at inner size ``size`` if that is not 0."""
+    """Read the answer to problem ``number``; at inner size ``size`` if that is not 0."""
 
     source: Draws
-    algo_id: int
     number: int
     size: int = 0
 
@@ -62,7 +62,7 @@ def run_read(library: Library, task: ReadTask) -> Reading | None:
 
 
 class Survey:
-    """One look at a scan's families; what is read goes into ``pool``."""
+    """One look at a scan's families, those with split answers; what is read goes into ``pool``."""
 
     def __init__(
         self, workers: Workers, source: Draws, tally: Tally, pool: SpanPool,
@@ -72,44 +72,47 @@ class Survey:
         split = split_numbers(tally)
         self._slices = {a: {n: s for n, s in of[:_LOOKED_AT] if _readable(source, n)} for a, of in split.items()}
 
-    def run(self, done: Container[int]) -> Iterator[tuple[int, Reading | None]]:
-        """Read split answers of every family but those in ``done``: (family, reading) as they come, None if it failed.
+    @property
+    def families(self) -> frozenset[int]:
+        """Their ``algo_id``."""
+        return frozenset(self._slices)
+
+    def run(self, done: Container[int]) -> Iterator[Reading]:
+        """Read split answers of every family but those in ``done``; readings as they come, without those that failed.
 
         A family whose first readings show no fused step is read no further; the others until no problem is left on
         which the expressions that explain all their spans disagree, for a number of rounds.
         """
         chosen = {a: varied(self._source, list(of), READINGS) for a, of in self._slices.items() if a not in done}
         fused: set[int] = set()
-        for task, reading in self._read([self._task(a, n) for a, of in chosen.items() for n in of[:FIRST_READINGS]]):
-            if reading is not None and reading.fused:
-                fused.add(task.algo_id)
-            yield task.algo_id, reading
+        for reading in self._read([self._task(n) for a, of in chosen.items() for n in of[:FIRST_READINGS]]):
+            if reading.fused:
+                fused.add(reading.answer.algo_id)
+            yield reading
         rest = []
         for a in fused:
-            rest += [self._task(a, n) for n in chosen[a][FIRST_READINGS:]]
-            rest += [self._task(a, n, self._uneven(a, n)) for n in chosen[a][:UNEVEN_READINGS]]
-        for task, reading in self._read(rest):
-            yield task.algo_id, reading
+            rest += [self._task(n) for n in chosen[a][FIRST_READINGS:]]
+            rest += [self._task(n, self._uneven(a, n)) for n in chosen[a][:UNEVEN_READINGS]]
+        yield from self._read(rest)
         asked = {a: set(chosen[a]) for a in fused}
         for _ in range(_ROUNDS):
             disputed = {a: self._disputed(a, asked[a]) for a in fused}
-            for task, reading in self._read([self._task(a, n) for a, of in disputed.items() for n in of]):
-                yield task.algo_id, reading
+            yield from self._read([self._task(n) for a, of in disputed.items() for n in of])
             for a, of in disputed.items():
                 asked[a].update(of)
 
-    def _task(self, algo_id: int, number: int, size: int = 0) -> ReadTask:
-        return ReadTask(source=self._source, algo_id=algo_id, number=number, size=size)
+    def _task(self, number: int, size: int = 0) -> ReadTask:
+        return ReadTask(source=self._source, number=number, size=size)
 
     def _uneven(self, algo_id: int, number: int) -> int:
         return uneven_size(self._source.problem(number).k, self._slices[algo_id][number])
 
-    def _read(self, tasks: Sequence[ReadTask]) -> Iterator[tuple[ReadTask, Reading | None]]:
-        for count, (task, reading) in enumerate(self._workers.run(run_read, tasks), 1):
+    def _read(self, tasks: Sequence[ReadTask]) -> Iterator[Reading]:
+        for count, (_, reading) in enumerate(self._workers.run(run_read, tasks), 1):
             self._report("survey", count, len(tasks))
             if reading is not None:
                 self._pool.add((reading,))
-            yield task, reading
+                yield reading
 
     def _disputed(self, algo_id: int, asked: Container[int]) -> list[int]:
         """Problems, one for each way in which they do, on which the expressions that are left give several spans."""
@@ -150,7 +153,7 @@ def split_numbers(tally: Tally) -> dict[int, list[tuple[int, int]]]:
     found: dict[int, list[list[tuple[int, int]]]] = {}
     for key, numbers in tally.numbers.items():
         slices = key.attribute("splitk_num") or 0
-        if 1 < slices < 1 << 31:
+        if slices > 1 and not slices_at_launch(slices):
             found.setdefault(key.attribute("algo_id") or 0, []).append([(n, slices) for n in numbers])
     return {a: _in_turn(lists) for a, lists in found.items()}
 

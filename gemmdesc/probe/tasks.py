@@ -48,7 +48,7 @@ def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
     rest = numbers[task.first : _MOST_LOOKED_AT]
     chosen = [*numbers[: task.first], *varied(task.source, rest, _MOST_EXAMPLES)]
     examples = list(examples_of(library, task.source, chosen).values())
-    if examples and all(slices_at_launch(e.answer) for e in examples):
+    if examples and all(slices_at_launch(e.answer.splitk_num) for e in examples):
         return no_rule(str(task.key), "its kernel shares out k when it is launched (segment-k); no rule states that")
     if examples and len(examples) < FEW_EXAMPLES:
         examples.extend(elsewhere(library, examples))

@@ -9,7 +9,7 @@ from itertools import islice
 from gemmdesc.errors import CampaignError
 from gemmdesc.library.interface import Library
 from gemmdesc.library.stability import run_to_run
-from gemmdesc.probe.answers import AnswerKey, answer_key, slices_at_launch
+from gemmdesc.probe.answers import AnswerKey, slices_at_launch
 from gemmdesc.probe.compare import (
     WINDOW_SIDE,
     Draw,
@@ -57,35 +57,26 @@ class TrialTask:
     witnesses: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tried:
-    """What a trial found; ``compared``: its comparisons on natural problems, as good as those of a verification."""
+def run_trial(library: Library, task: TrialTask) -> Verdict:
+    """One plain draw and one built against rivals, on each of the problems that would tell most.
 
-    verdict: Verdict
-    compared: tuple[Verified, ...]
-
-
-def run_trial(library: Library, task: TrialTask) -> Tried:
-    """One plain draw and one built against rivals, on each of the problems that would tell most."""
+    A trial chooses between rules, so that it verifies none: its draws are those of solving.
+    """
     chosen = varied(task.source, task.numbers, _TRIAL_LOOKED_AT)
-    found = examples_of(library, task.source, chosen)
-    witnesses = examples_of(library, task.source, task.witnesses)
-    natural = {id(e): n for n, e in (*found.items(), *witnesses.items())}
-    examples = list(found.values())
+    examples = list(examples_of(library, task.source, chosen).values())
     if task.rule is not None:
-        if any(slices_at_launch(e.answer) for e in examples):
-            return Tried(verdict=Verdict.DECLINED, compared=())
+        if any(slices_at_launch(e.answer.splitk_num) for e in examples):
+            return Verdict.DECLINED
         examples.extend(elsewhere(library, examples[:1]))
-    verdict, compared = Verdict.REFERENCE_FAILED, []
+    witnesses = examples_of(library, task.source, task.witnesses).values()
+    verdict = Verdict.REFERENCE_FAILED
     telling = _telling(examples, task.rule, task.rivals, _TRIAL_PROBLEMS)
-    for place, example in enumerate([*witnesses.values(), *telling]):
+    for place, example in enumerate([*witnesses, *telling]):
         one = _try(library, example, task, place)
-        if task.rule is not None and id(example) in natural:
-            compared.append(_as_verified(example, natural[id(example)], task.rule, one))
         if one in (Verdict.DIFFERENT, Verdict.DECLINED):
-            return Tried(verdict=one, compared=tuple(compared))
+            return one
         verdict = one if one is Verdict.EQUAL else verdict
-    return Tried(verdict=verdict, compared=tuple(compared))
+    return verdict
 
 
 def _try(library: Library, example: Example, task: TrialTask, place: int) -> Verdict:
@@ -95,14 +86,6 @@ def _try(library: Library, example: Example, task: TrialTask, place: int) -> Ver
     draws = (*plain_draws(seed, 1, first=place), *rival_draws(seed, 1, first=2 * place))
     (one,) = compare_rules(library, example, [task.rule], draws, side=_TRIAL_SIDE, others=task.rivals)
     return one
-
-
-def _as_verified(example: Example, number: int, rule: Rule, verdict: Verdict) -> Verified:
-    p = example.problem
-    return Verified(
-        key=answer_key(p, example.answer), rule=rule.text, number=number, verdict=verdict, draws=2, m=p.m, n=p.n,
-        k=p.k, kernels=(), full=False,
-    )  # fmt: skip
 
 
 def _telling(examples: Sequence[Example], rule: Rule | None, rivals: Sequence[Rule], count: int) -> list[Example]:

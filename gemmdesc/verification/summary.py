@@ -13,8 +13,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def in_scope(record: Record) -> bool:
-    """Whether it runs on the tensor cores in an order fixed before the launch; what was not captured counts as such."""
-    return record.scope not in (Scope.CUDA_CORES, Scope.SEGMENT_K)
+    """Whether the library's own launch runs on the tensor cores; what could not be captured counts as in scope."""
+    return record.scope is not Scope.CUDA_CORES
 
 
 def counts_of(records: Iterable[Record], reference: str) -> dict[str, int]:
