@@ -204,6 +204,9 @@ def print_summary(records: Sequence[Record]) -> None:
     lost = data["lost_tail"]
     if lost["shapes"]:
         print_table("lost tails", tuple(name.replace("_", " ") for name in lost), [tuple(lost.values())])
+    checked = data["launches_cross_checked"]
+    if checked:
+        print_table("captured launches against torch.profiler", tuple(checked), [tuple(checked.values())])
     for title in ("reasons", "mismatches"):
         if data[title]:
             listed = [" | ".join(f"{k}={v}" for k, v in row.items()) for row in data[title][:_TOP]]

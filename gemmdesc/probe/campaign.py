@@ -45,7 +45,7 @@ class Options:
     scope: Scope
     seed: int = 0
     target_unseen: float = 1e-5
-    first_blocks: int = 400
+    first_blocks: int = 600
     most_queries: int = 4_000_000
     verify_draws: int = 2
 
@@ -107,7 +107,7 @@ class Campaign:
             self._timed("solve", self._make_rows)
             self._timed("verify", self._verify_and_repair)
             unseen = self._unseen()
-            if unseen <= self._options.target_unseen or self._tally.queries >= self._options.most_queries:
+            if unseen < self._options.target_unseen or self._tally.queries >= self._options.most_queries:
                 return self.findings()
             blocks = blocks * 3 // 2
 

@@ -25,6 +25,7 @@ class Regime(Enum):
     UNROUNDED = "unrounded"
     ALIGNED = "aligned"
     DEEP = "skinny_and_deep"
+    DEEP_ALIGNED = "skinny_and_deep_aligned"
     SMALL = "small"
     VECTOR = "vector"
     LONG = "long"
@@ -35,6 +36,7 @@ _RANGES: dict[Regime, tuple[tuple[int, int], tuple[int, int], tuple[int, int]]] 
     Regime.UNROUNDED: ((1, 32768), (1, 32768), (1, 32768)),
     Regime.ALIGNED: ((8, 32768), (8, 32768), (8, 32768)),
     Regime.DEEP: ((1, 256), (1, 256), (2048, 300_000)),
+    Regime.DEEP_ALIGNED: ((8, 256), (8, 256), (2048, 300_000)),
     Regime.SMALL: ((1, 128), (1, 128), (1, 2048)),
     Regime.VECTOR: ((1, 1), (1, 65536), (1, 65536)),
     Regime.LONG: ((4096, 120_000), (1, 1024), (1, 8192)),
@@ -83,8 +85,10 @@ def draw_sizes(rng: Random, regime: Regime) -> tuple[int, int, int]:
     """(m, n, k) of ``regime``, redrawn until flops and operand sizes fit."""
     while True:
         m, n, k = (_log_uniform(rng, low, high) for low, high in _RANGES[regime])
-        if regime is Regime.ALIGNED:
-            m, n, k = (max(8, x // 8 * 8) for x in (m, n, k))
+        if regime in (Regime.ALIGNED, Regime.DEEP_ALIGNED):
+            m, n = (max(8, x // 8 * 8) for x in (m, n))
+            # Kernels that ask for aligned rows take any k where both operands store m and n contiguously.
+            k = max(8, k // 8 * 8) if regime is Regime.ALIGNED or rng.random() < 0.5 else k
         if regime in (Regime.VECTOR, Regime.LONG) and rng.random() < 0.5:
             m, n = n, m
         if 2 * m * n * k <= LARGEST_FLOPS and 4 * max(m * k, n * k, m * n) <= LARGEST_OPERAND_BYTES:

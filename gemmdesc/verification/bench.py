@@ -77,6 +77,10 @@ class Bench(ABC):
     def compare(self, prepared: Prepared, draws: tuple[Draw, ...]) -> Comparison:
         """Run both sides on every draw; ``prepared`` has not declined."""
 
+    def cross_check(self, prepared: Prepared, launch: Launch | None) -> str:
+        """Captured launch against the kernels that really ran, an ``Agreement``; "" without a profiler."""
+        return ""
+
     @property
     def identity(self) -> LibraryId:
         return self.library.identity

@@ -35,7 +35,8 @@ class Regime(Enum):
     """Where a case's sizes come from.
 
     UNROUNDED: log-uniform, every integer possible.  ALIGNED: multiples of 8.  DEEP: skinny, k up to 300,000.
-    NAMED: layers of published models.  LOST_TAIL: found by scanning for answers that never sum the end of k.
+    NAMED: layers of published models.  LOST_TAIL: skinny, m and n multiples of 8, k up to
+    300,000, and of these only such as get an answer that never sums the end of k.
     """
 
     UNROUNDED = "unrounded"
@@ -49,7 +50,7 @@ _SAMPLED = {
     Regime.UNROUNDED: sampling.Regime.UNROUNDED,
     Regime.ALIGNED: sampling.Regime.ALIGNED,
     Regime.DEEP: sampling.Regime.DEEP,
-    Regime.LOST_TAIL: sampling.Regime.DEEP,
+    Regime.LOST_TAIL: sampling.Regime.DEEP_ALIGNED,
 }
 
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from gemmdesc.errors import Declined
 from gemmdesc.library.cublaslt import CublasLt
+from gemmdesc.library.profiler import cross_check
+from gemmdesc.library.storage import a_shape, allocate, b_shape, d_shape
 from gemmdesc.library.torch_settings import read_settings
 from gemmdesc.plan import Planner, planner_for
-from gemmdesc.problem import Refused
+from gemmdesc.problem import Launch, Refused
 from gemmdesc.routes import swaps_operands
 from gemmdesc.verification.bench import Bench, Comparison, Prepared, Unprepared
 from gemmdesc.verification.cases import Case, case_metas, case_problem, out_meta
@@ -62,6 +64,13 @@ class GpuBench(Bench):
         finally:
             if torch.cuda.memory_reserved(self._place) > self._keep_bytes:
                 torch.cuda.empty_cache()
+
+    def cross_check(self, prepared: Prepared, launch: Launch | None) -> str:
+        """See :class:`~gemmdesc.verification.bench.Bench`: torch.profiler's names against the captured ones."""
+        problem = prepared.problem
+        stored = [allocate(shape(problem), str(self._place)) for shape in (a_shape, b_shape, d_shape)]
+        checked = cross_check(launch, lambda: self._lt.run_on_device(problem, prepared.answer, *stored))
+        return checked.agreement.value
 
     def _ours(self, prepared: Prepared, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         from gemmdesc.ops import run

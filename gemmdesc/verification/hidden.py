@@ -56,7 +56,7 @@ class Hidden:
         long, second = problem.k >= _LONG, problem.m > problem.n
         algo_id = self.rules[2 * long + second][0]
         return AlgoConfig(
-            algo_id=algo_id, tile_id=10 + problem.m % 3, splitk_num=2 + (problem.m + problem.n) % 6 if long else 1,
+            algo_id=algo_id, tile_id=10 + problem.m % 3, splitk_num=2 + (problem.m + problem.n) % 29 if long else 1,
             reduction_scheme=2 if long else 0, cta_swizzling=0, custom_option=0, stages_id=1 + problem.n % 2,
             inner_shape_id=0, cluster_shape_id=0,
         )  # fmt: skip

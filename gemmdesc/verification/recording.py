@@ -24,7 +24,11 @@ _REPORTED = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """``side``: rows and columns of D that are kept; ``most_elements``: operands larger than this are not recorded."""
+    """``side``: rows and columns of D that are kept.
+
+    ``most_elements``: larger products are not recorded; a row's own example, where nothing smaller was met, may have
+    ``most_own_elements``.
+    """
 
     seed: int = 11
     queries: int = 40_000
@@ -32,6 +36,7 @@ class Options:
     draws: int = 2
     side: int = 12
     most_elements: int = 1 << 26
+    most_own_elements: int = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +90,7 @@ def _own_example(library: Library, index: ProfileIndex, key: RowKey, options: Op
     example = next(row.evidence.example for row in index.profile.rows if row.key == key)
     answer = library.answer(example.problem)
     natural = Natural(problem=example.problem, answer=example.answer)
-    usable = answer == example.answer and natural.cost[1] <= options.most_elements
+    usable = answer == example.answer and natural.cost[1] <= options.most_own_elements
     return (natural,) if usable else ()
 
 

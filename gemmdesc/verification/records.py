@@ -44,6 +44,7 @@ class Located:
 class Record:
     """One case.  ``counts``: by reference, draws by outcome.  ``torch_is_cublaslt``: draws on which those two agree.
 
+    ``launch_check``: an :class:`~gemmdesc.library.profiler.Agreement`, "" where the launch was not checked.
     ``lost_tail``: the descriptor sums fewer than k.  ``kernel``: what computed our side.  ``fatal``: the process that
     worked on the case cannot go on.
     """
@@ -57,6 +58,7 @@ class Record:
     scope: Scope = Scope.UNKNOWN
     family: str = "unknown"
     kernels: tuple[str, ...] = ()
+    launch_check: str = ""
     structure: str = ""
     lost_tail: bool = False
     kernel: str = ""

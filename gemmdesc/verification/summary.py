@@ -102,6 +102,7 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
             ).items()
         ],
         "lost_tail": lost_tail_counts(records),
+        "launches_cross_checked": dict(Counter(r.launch_check for r in records if r.launch_check)),
         "kernel_names": [
             {"name": name, "shapes": number, "tensor_cores": tensor}
             for name, (number, tensor) in kernel_names(records).items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from gemmdesc.errors import InvalidInputError
@@ -15,6 +15,9 @@ from gemmdesc.verification.draws import draws_of
 from gemmdesc.verification.records import REFERENCES, Outcome, Record, count
 from gemmdesc.verification.scope import family_of, scope_of
 from gemmdesc.verification.structure import structure_of
+
+#: One case in this many has its captured launch checked against a profiled run.
+_CROSS_CHECKED = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +60,8 @@ def verify_task(library: Library, item: Item) -> Record:
     launch = bench.launch(prepared.problem, prepared.answer)
     nothing = Comparison(compared=())
     compared = nothing if prepared.declined else bench.compare(prepared, draws_of(item.draws))
-    return _record(item, prepared, launch, compared, perf_counter() - begin)
+    checked = bench.cross_check(prepared, launch) if case.index % _CROSS_CHECKED == 0 else ""
+    return replace(_record(item, prepared, launch, compared, perf_counter() - begin), launch_check=checked)
 
 
 def _record(
