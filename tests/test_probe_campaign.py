@@ -5,25 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.descriptor import Contiguous, GEMMDesc
 from gemmdesc.errors import CampaignError, Declined
+from gemmdesc.expressions import Const
 from gemmdesc.library.interface import Library
 from gemmdesc.library.simulated import SimulatedLibrary, permuted
 from gemmdesc.normal_form import same_bits
-from gemmdesc.probe import campaign, scan
+from gemmdesc.probe import scan, verification
 from gemmdesc.probe.campaign import Campaign, Findings, Options, quick
 from gemmdesc.probe.compare import Verdict
+from gemmdesc.probe.comparisons import Comparisons
+from gemmdesc.probe.examples import Draws
 from gemmdesc.probe.offline import recorded_findings
 from gemmdesc.probe.projection import RowIndex
-from gemmdesc.probe.publish import make_profile
+from gemmdesc.probe.publish import FEWEST_COMPARED, make_profile
 from gemmdesc.probe.sampling import Regime, Scope, draw_problem
 from gemmdesc.probe.scan import answer_key, unseen_mass
 from gemmdesc.probe.workers import InProcess
-from gemmdesc.problem import AlgoConfig, GemmProblem, environment
+from gemmdesc.problem import AlgoConfig, GemmProblem, Transpose, dense_problem, environment
 from gemmdesc.profiles import (
     DeclineOutcome,
     Level,
@@ -36,7 +40,7 @@ from gemmdesc.profiles import (
     read_profile,
     write_profile,
 )
-from gemmdesc.rule import Rule, evaluate_rule
+from gemmdesc.rule import Rule, evaluate_rule, make_rule
 from tests.probe_samples import DEVICE, FP16, IDENTITY, Order, sample_answer
 
 SCOPE = Scope(dtypes=(FP16,), output_float32=False, regimes=(Regime.SMALL,), misaligned_share=0.0)
@@ -106,7 +110,7 @@ def small() -> object:
     """Blocks of few queries, and few comparisons of each row."""
     patch = pytest.MonkeyPatch()
     patch.setattr(scan, "BLOCK_QUERIES", 500)
-    patch.setattr(campaign, "ROW_PROBLEMS", 8)
+    patch.setattr(verification, "ROW_PROBLEMS", 8)
     yield
     patch.undo()
 
@@ -166,9 +170,9 @@ def test_rows_name_what_matters_and_leave_out_what_does_not(whole: tuple[Finding
 
 def test_every_answer_is_verified(whole: tuple[Findings, Steps, Path]) -> None:
     findings = whole[0]
-    compared = {key for key, _ in findings.verified}
-    assert compared == set(findings.tally.counts)
-    assert {v.verdict for v in findings.verified.values()} == {Verdict.EQUAL}
+    compared = findings.comparisons.all()
+    assert {v.key for v in compared if v.variant.natural} == set(findings.tally.counts)
+    assert {v.verdict for v in compared} == {Verdict.EQUAL}
     assert sum(findings.tally.counts.values()) == findings.tally.queries == 500
 
 
@@ -240,7 +244,9 @@ def test_a_killed_campaign_resumes(
     assert {r.key for r in findings.rows} == {r.key for r in whole[0].rows}
     assert {r.key for r in findings.rows if r.solved.rule} == {r.key for r in whole[0].rows if r.solved.rule}
     assert findings.tally.counts == whole[0].tally.counts
-    assert {key for key, _ in findings.verified} == {key for key, _ in whole[0].verified}
+    assert {(v.key, v.variant) for v in findings.comparisons.all()} == {
+        (v.key, v.variant) for v in whole[0].comparisons.all()
+    }
 
 
 def test_a_survey_that_was_cut_short_is_made_again(whole: tuple[Findings, Steps, Path], tmp_path: Path) -> None:
@@ -273,8 +279,10 @@ def test_a_row_with_an_answer_not_yet_compared_declines(whole: tuple[Findings, S
     full = make_profile(whole[0], asked.device, asked.identity, command="probe", date="2026-01-01")
     served = next(r for r in full.rows if isinstance(r.outcome, RuleOutcome))
     text = served.outcome.rule.text
-    gone = next(k for k, v in whole[0].verified.items() if v.rule == text)[0]
-    cut = replace(whole[0], verified={k: v for k, v in whole[0].verified.items() if k[0] != gone})
+    known = whole[0].comparisons.all()
+    gone = next(v.key for v in known if v.rule == text)
+    left = Comparisons(Draws(scope=SCOPE, seed=OPTIONS.seed), (v for v in known if v.key != gone))
+    cut = replace(whole[0], comparisons=left)
     short = make_profile(cut, asked.device, asked.identity, command="probe", date="2026-01-01")
     before = sum(isinstance(r.outcome, RuleOutcome) for r in full.rows)
     assert sum(isinstance(r.outcome, RuleOutcome) for r in short.rows) == before - 1
@@ -284,7 +292,7 @@ def test_a_finished_campaign_does_nothing_again(whole: tuple[Findings, Steps, Pa
     findings, steps = campaign_on(simulated(), whole[2])
     assert steps.done["scan"] == steps.done["solve"] == steps.done["try"] == steps.done["verify"] == 0
     assert findings.rows == whole[0].rows
-    assert findings.verified == whole[0].verified
+    assert findings.comparisons.all() == whole[0].comparisons.all()
 
 
 @pytest.mark.parametrize("change", ["seed", "library", "device"])
@@ -336,3 +344,93 @@ def test_unseen_mass_never_claims_nothing_is_left() -> None:
 def test_a_first_look_asks_less() -> None:
     assert quick(OPTIONS).most_queries < OPTIONS.most_queries
     assert quick(OPTIONS).scope == OPTIONS.scope
+
+
+RARE_ID = 51
+RARE_SPAN = "round_up(ceildiv(k, splitk_num), select(k_contiguous, select(mod(k, 64), 8, 64), 8))"
+RARE_RULE = Order(spans=(RARE_SPAN,)).rule()
+
+
+def rarely(problem: GemmProblem) -> AlgoConfig:
+    """A few long problems whose operands both store k contiguously get an answer of their own."""
+    answer = answer_of(problem)
+    contiguous = problem.transa is Transpose.T and problem.transb is Transpose.N
+    if problem.k >= LONG and contiguous and problem.n % 3 == 0:
+        return replace(answer, algo_id=RARE_ID, stages_id=1, reduction_scheme=2)
+    return answer
+
+
+def test_a_rare_answer_is_tried_where_the_heuristic_never_gives_it(tmp_path: Path) -> None:
+    """Where its slices end depends on a layout in which no scan meets it."""
+    library = SimulatedLibrary(
+        identity=IDENTITY, device=DEVICE, heuristic=rarely,
+        rules=lambda p, x: RARE_RULE if x.algo_id == RARE_ID else rule_of(p, x),
+    )  # fmt: skip
+    findings, _ = campaign_on(library, tmp_path)
+    met = [k for k in findings.tally.counts if k.attribute("algo_id") == RARE_ID]
+    assert 1 <= sum(findings.tally.counts[k] for k in met) <= 20
+    index = index_profile(published(findings, library))
+    splits = {k.attribute("splitk_num") for k in met}
+    for k, slices in product((512, 520, 576, 640, 1000, 1001), splits):
+        answer = sample_answer(algo_id=RARE_ID, stages_id=1, reduction_scheme=2, splitk_num=slices)
+        for transa, transb in product(Transpose, Transpose):
+            problem = dense_problem(64, 48, k, FP16, transa=transa, transb=transb)
+            rule = lookup(index, problem, answer)
+            assert isinstance(rule, Rule), rule
+            assert same_bits(desc_of(rule, problem, answer), desc_of(RARE_RULE, problem, answer), k)
+
+
+def test_a_row_compared_on_few_problems_declines(whole: tuple[Findings, Steps, Path]) -> None:
+    """Equal on all that was compared, but that is little."""
+    known = whole[0].comparisons.all()
+    text = Counter(v.rule for v in known).most_common()[-1][0]
+    answers = {v.key for v in known if v.rule == text}
+    first = [next(v for v in known if v.key == a and v.variant.natural) for a in answers]
+    assert len(first) < FEWEST_COMPARED < sum(v.rule == text for v in known)
+    others = [v for v in known if v.key not in answers]
+    cut = replace(whole[0], comparisons=Comparisons(Draws(scope=SCOPE, seed=OPTIONS.seed), [*others, *first]))
+    rows = published(cut, simulated()).rows
+    declined = [r.outcome.declined.reason for r in rows if isinstance(r.outcome, DeclineOutcome)]
+    assert any(f"compared on {len(first)} problems only, {FEWEST_COMPARED} are needed" in r for r in declined)
+
+
+def test_a_comparison_counts_for_every_rule_of_its_normal_form(whole: tuple[Findings, Steps, Path]) -> None:
+    source = Draws(scope=SCOPE, seed=OPTIONS.seed)
+    findings = whole[0]
+    found = next(v for v in findings.comparisons.all() if v.key.attribute("algo_id") == LONG_ID and v.variant.natural)
+    slices, k = found.key.attribute("splitk_num"), source.problem(found.variant.number).k
+    assert slices is not None
+    rule = RULES[LONG_ID, found.key.attribute("reduction_scheme") or 0]
+    span = desc_of(rule, source.problem(found.variant.number), sample_answer(splitk_num=slices)).cuts[0].layout
+    assert isinstance(span, Contiguous)
+    same = make_rule(rule.structure, dict(rule.integers) | {"cuts.0.layout.span": Const(span.span)})
+    other = make_rule(rule.structure, dict(rule.integers) | {"cuts.0.layout.span": Const(span.span + 1)})
+    known = Comparisons(source, [found])
+    assert span.span + 1 < k
+    assert known.under(found.key, found.variant.number, same) is found
+    assert known.under(found.key, found.variant.number, other) is None
+
+
+SMALL_STAGES = 4
+SMALL_RULE = Order(instruction_k=16, loop_step=64).rule()
+
+
+def test_an_answer_met_at_small_k_only_is_tried_where_its_main_loop_shows(tmp_path: Path) -> None:
+    """Up to k = 32, turns of 32 and of 64 are one and the same."""
+
+    def small_stages(problem: GemmProblem) -> AlgoConfig:
+        answer = answer_of(problem)
+        return replace(answer, stages_id=SMALL_STAGES) if problem.k <= 32 and problem.n % 2 else answer
+
+    library = SimulatedLibrary(
+        identity=IDENTITY, device=DEVICE, heuristic=small_stages,
+        rules=lambda p, x: SMALL_RULE if x.algo_id == SHORT_ID and x.stages_id == SMALL_STAGES else rule_of(p, x),
+    )  # fmt: skip
+    findings, _ = campaign_on(library, tmp_path)
+    index = index_profile(published(findings, library))
+    answer = sample_answer(algo_id=SHORT_ID, stages_id=SMALL_STAGES, tile_id=10, cluster_shape_id=0)
+    for k in (32, 64, 72, 104, 112, 200):
+        problem = dense_problem(64, 48, k, FP16)
+        rule = lookup(index, problem, answer)
+        assert isinstance(rule, Rule), rule
+        assert same_bits(desc_of(rule, problem, answer), desc_of(SMALL_RULE, problem, answer), k)

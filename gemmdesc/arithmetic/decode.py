@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from gemmdesc.bits import Bits, bits_dtype
 from gemmdesc.dtypes import DType, Format
@@ -16,6 +17,10 @@ ZERO_OPERAND_EXPONENT = -16384
 
 Values = npt.NDArray[np.float32]
 Exponents = npt.NDArray[np.int16]
+Index = npt.NDArray[np.int64]
+
+#: k that are read for one lane before the next one, so that a block of a tile stays in the cache.
+_BLOCK_K = 64
 
 
 def decode(bits: Bits, dtype: DType) -> tuple[Values, Exponents]:
@@ -38,6 +43,57 @@ def decode(bits: Bits, dtype: DType) -> tuple[Values, Exponents]:
     index = bits.astype(np.intp)
     values, exponents = _table(dtype)
     return np.take(values, index), np.take(exponents, index)
+
+
+def decode_rows(bits: Bits, dtype: DType, rows: Index, order: Index) -> tuple[Values, Exponents]:
+    """:func:`decode` of ``bits[rows][:, order]``, shape (len(rows), len(order)); ``bits`` has any strides.
+
+    Raises:
+        InvalidInputError: as :func:`decode`.
+    """
+    if dtype.format.storage_bits > 16 or bits.dtype != bits_dtype(dtype):
+        return decode(bits[np.ix_(rows, order)], dtype)
+    values, exponents = np.empty((len(rows), len(order)), np.float32), np.empty((len(rows), len(order)), np.int16)
+    _look_up_rows(bits, rows, order, *_table(dtype), values, exponents)
+    return values, exponents
+
+
+def decode_tiles(bits: Bits, dtype: DType, order: Index, columns: Index, lanes: int) -> tuple[Values, Exponents]:
+    """:func:`decode` of ``bits[order][:, columns]`` as tiles (tiles, len(order), ``lanes``), zeros in the last ones.
+
+    Raises:
+        InvalidInputError: as :func:`decode`.
+    """
+    count = -(-len(columns) // lanes)
+    if dtype.format.storage_bits > 16 or bits.dtype != bits_dtype(dtype):
+        padded = np.zeros((len(order), count * lanes), dtype=bits.dtype)
+        padded[:, : len(columns)] = bits[np.ix_(order, columns)]
+        return decode(padded.reshape(len(order), count, lanes).transpose(1, 0, 2), dtype)
+    shape = (count, len(order), lanes)
+    values, exponents = np.zeros(shape, np.float32), np.full(shape, ZERO_OPERAND_EXPONENT, np.int16)
+    _look_up_tiles(bits, order, columns, *_table(dtype), values, exponents)
+    return values, exponents
+
+
+@njit(nogil=True, cache=True)
+def _look_up_rows(bits, rows, order, table_values, table_exponents, values, exponents):  # type: ignore[no-untyped-def]
+    for i in range(rows.size):
+        for k in range(order.size):
+            pattern = bits[rows[i], order[k]]
+            values[i, k] = table_values[pattern]
+            exponents[i, k] = table_exponents[pattern]
+
+
+@njit(nogil=True, cache=True)
+def _look_up_tiles(bits, order, columns, table_values, table_exponents, values, exponents):  # type: ignore[no-untyped-def]
+    lanes = values.shape[2]
+    for begin in range(0, order.size, _BLOCK_K):
+        for j in range(columns.size):
+            tile, lane, column = j // lanes, j % lanes, columns[j]
+            for k in range(begin, min(begin + _BLOCK_K, order.size)):
+                pattern = bits[order[k], column]
+                values[tile, k, lane] = table_values[pattern]
+                exponents[tile, k, lane] = table_exponents[pattern]
 
 
 def _decode_wide(bits: Bits, layout: Format) -> tuple[Values, Exponents]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from numba import config
 
-from gemmdesc.arithmetic.decode import decode
+from gemmdesc.arithmetic.decode import decode_rows, decode_tiles
 from gemmdesc.arithmetic.epilogue import EpilogueInputs, apply_epilogue
 from gemmdesc.arithmetic.kernels import LANES, FusedParameters, Operand, Program, Target, execute, tasks
 from gemmdesc.bits import Bits, bits_dtype, from_float32, to_float32
@@ -27,6 +28,15 @@ _LOWEST_ZERO, _HIGHEST_ZERO = -400, 400
 #: Multiply-adds below which starting threads costs more than it saves.
 _WORTH_THREADS = 1 << 20
 _RANGES_PER_THREAD = 8
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Side:
+    """One operand, k along its second axis: (rows, k) bit patterns, of which the ``chosen`` rows are wanted."""
+
+    bits: Bits
+    dtype: DType
+    chosen: Index
 
 
 def replay(
@@ -54,15 +64,9 @@ def replay(
     m, n, k = _check_operands(desc, a, b)
     chosen_rows, chosen_cols = _indices("rows", rows, m), _indices("cols", cols, n)
     schedule = make_schedule(desc, k)
-    values = _run(
-        desc.accumulator.step,
-        schedule,
-        a[np.ix_(chosen_rows, schedule.order)],
-        b[np.ix_(schedule.order, chosen_cols)],
-        desc.a_dtype,
-        desc.b_dtype,
-        None,
-    )
+    left = Side(bits=a, dtype=desc.a_dtype, chosen=chosen_rows)
+    right = Side(bits=b.T, dtype=desc.b_dtype, chosen=chosen_cols)
+    values = _run(desc.accumulator.step, schedule, left, right, None)
     values = apply_epilogue(values, desc.epilogue, epilogue, shape=(m, n), rows=chosen_rows, cols=chosen_cols)
     return from_float32(values, desc.output_dtype)
 
@@ -91,7 +95,9 @@ def fused_dot(step: FusedDot, a: Bits, b: Bits, c: Bits, *, a_dtype: DType, b_dt
             f"c must be ({m}, {n}) patterns of {step.accumulator_dtype.value} (got {c.shape}, {c.dtype})"
         )
     start = to_float32(c, step.accumulator_dtype)
-    return from_float32(_run(step, make_schedule(desc, k), a, b, a_dtype, b_dtype, start), step.accumulator_dtype)
+    left = Side(bits=a, dtype=a_dtype, chosen=np.arange(m))
+    right = Side(bits=b.T, dtype=b_dtype, chosen=np.arange(n))
+    return from_float32(_run(step, make_schedule(desc, k), left, right, start), step.accumulator_dtype)
 
 
 def _check_operands(desc: GEMMDesc, a: Bits, b: Bits) -> tuple[int, int, int]:
@@ -123,20 +129,14 @@ def _indices(name: str, chosen: npt.ArrayLike | None, size: int) -> Index:
 
 
 def _run(
-    step: FusedDot | ScalarStep,
-    schedule: Schedule,
-    a: Bits,
-    b: Bits,
-    a_dtype: DType,
-    b_dtype: DType,
-    start: Float32Array | None,
+    step: FusedDot | ScalarStep, schedule: Schedule, left: Side, right: Side, start: Float32Array | None
 ) -> Float32Array:
-    """Float32 sums (m, n) of ``a`` (m, k) and ``b`` (k, n), whose k are in schedule order already."""
-    m, n = a.shape[0], b.shape[1]
+    """Float32 sums (m, n) over the schedule's k, for the chosen rows of both sides."""
+    m, n = len(left.chosen), len(right.chosen)
     if n < m:
         # Lanes run along columns and a step is symmetric in its operands: the longer side becomes the columns.
         turned = None if start is None else start.T
-        return _run(step, schedule, b.T, a.T, b_dtype, a_dtype, turned).T
+        return _run(step, schedule, right, left, turned).T
     if m == 0:
         return np.empty((m, n), dtype=np.float32)
     width = -(-n // LANES) * LANES
@@ -150,7 +150,8 @@ def _run(
     targets = tuple(_target(dtype, dtype.format.fraction_bits) for dtype in ROUNDINGS)
     fused_dot_step = isinstance(step, FusedDot)
     fused = isinstance(step, ScalarStep) and step.fused
-    rows, columns = Operand(*decode(a, a_dtype)), _columns(b, b_dtype, width)
+    rows = Operand(*decode_rows(left.bits, left.dtype, left.chosen, schedule.order))
+    columns = Operand(*decode_tiles(right.bits.T, right.dtype, schedule.order, right.chosen, LANES))
     parameters = _parameters(step, schedule)
 
     def work(first: int, last: int) -> None:
@@ -169,14 +170,6 @@ def _spread(work: Callable[[int, int], None], count: int, products: int) -> None
     edges = np.linspace(0, count, min(count, threads * _RANGES_PER_THREAD) + 1).astype(np.int64).tolist()
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, edges[:-1], edges[1:]))
-
-
-def _columns(b: Bits, dtype: DType, width: int) -> Operand:
-    k, n = b.shape
-    padded = np.zeros((k, width), dtype=b.dtype)
-    padded[:, :n] = b
-    tiles = np.ascontiguousarray(padded.reshape(k, width // LANES, LANES).transpose(1, 0, 2))
-    return Operand(*decode(tiles, dtype))
 
 
 def _target(dtype: DType, fraction_bits: int) -> Target:

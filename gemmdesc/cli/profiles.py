@@ -16,6 +16,7 @@ from gemmdesc.cli.output import (
     print_table,
     wants_json,
 )
+from gemmdesc.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from gemmdesc.profiles import ChangeKind, Example, Profile
@@ -219,11 +220,21 @@ def parse_gate(text: str) -> frozenset[ChangeKind]:
 def audit(
     context: typer.Context,
     profile: Annotated[Path, typer.Argument(help="A profile's file.")],
+    against: Annotated[
+        Path | None, typer.Option(help="Instead: the folder of another campaign, whose comparisons it is held against.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With --against: where to write the profile without the rows contradicted.")
+    ] = None,
     json: JsonOption = False,
 ) -> int:
     """Everything in a profile that contradicts itself or lacks evidence; exit code 1 where there is anything."""
     from gemmdesc import profiles
 
+    if against is not None:
+        return _audit_against(profile, against, out, wants_json(context, json))
+    if out is not None:
+        raise InvalidInputError("out must come with --against (got it alone)")
     findings = profiles.audit(profiles.read_profile(profile))
     if wants_json(context, json):
         print_json([{"kind": f.kind.value, "where": f.where, "message": f.message} for f in findings])
@@ -231,3 +242,27 @@ def audit(
         rows = [(f.kind.value, f.where, f.message) for f in findings]
         print_table(f"{profile}: {len(findings) or 'no'} findings", ("kind", "where", "message"), rows)
     return DIFFERENT if findings else EQUAL
+
+
+def _audit_against(path: Path, folder: Path, out: Path | None, json: bool) -> int:
+    """A profile held against another campaign's comparisons."""
+    from gemmdesc import profiles
+    from gemmdesc.probe.crosscheck import crosscheck, withdrawn
+
+    profile = profiles.read_profile(path)
+    found = crosscheck(profile, folder)
+    if out is not None:
+        profiles.write_profile(withdrawn(profile, found, "another campaign"), out)
+    rows = [
+        (str(key), count, f"{p.m} x {p.n} x {p.k} {p.transa.value}{p.transb.value}")
+        for key, count in found.against.items()
+        for p in (found.examples[key],)
+    ]
+    if json:
+        names = ("row", "comparisons", "example")
+        counts = {"agreeing": found.agreeing, "not_served": found.not_served}
+        print_json({**counts, "against": [dict(zip(names, row, strict=True)) for row in rows]})
+    else:
+        title = f"{found.agreeing} comparisons agree, {found.not_served} where nothing is served"
+        print_table(title, ("row", "against", "example"), rows)
+    return DIFFERENT if rows else EQUAL

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -11,27 +11,23 @@ from typing import Any
 
 from gemmdesc.probe import records
 from gemmdesc.probe.answers import AnswerKey
-from gemmdesc.probe.compare import Verdict
-from gemmdesc.probe.examples import Draws, cheapest_first
+from gemmdesc.probe.comparisons import Comparisons
+from gemmdesc.probe.examples import Draws
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.partition import Partition, Report
-from gemmdesc.probe.projection import CLASS_ATTRIBUTES, FAMILY_ATTRIBUTES, Row, RowIndex
+from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
 from gemmdesc.probe.sampling import Scope
 from gemmdesc.probe.scan import Tally, block_from_plain, block_to_plain, unseen_mass
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.survey import Survey
 from gemmdesc.probe.tasks import ScanTask, run_scan
-from gemmdesc.probe.trials import Verified, VerifyTask, run_verify
+from gemmdesc.probe.trials import Verified
+from gemmdesc.probe.verification import Failure, Verification
 from gemmdesc.probe.workers import Workers
-from gemmdesc.rule import Rule
 
 #: Times that rows whose rule failed on some answer are solved again, those answers' problems read first.
 _REPAIRS = 6
-#: Problems on which every row is verified, if the scan met as many, and answers of a row with draws of every kind.
-ROW_PROBLEMS, _FULL_ANSWERS = 16, 6
-#: Problems among which a comparison chooses the one where other rules of the family would show, and how many of these.
-_VERIFY_CHOICE, _VERIFY_RIVALS = 4, 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +50,7 @@ class Options:
 class Findings:
     """What a campaign knows at its end.
 
-    ``verified``: by answer and problem number.  ``unseen``: over what the key projects to, in scope; ``unseen_all``:
+    ``unseen``: over what the key projects to, in scope; ``unseen_all``:
     over whole answers.  ``scan_rate``: queries a second.  ``seconds``: by phase, of this session.
     """
 
@@ -62,7 +58,7 @@ class Findings:
     tally: Tally
     rows: tuple[Row, ...]
     outcomes: dict[AnswerKey, ClassOutcome]
-    verified: dict[tuple[AnswerKey, int], Verified]
+    comparisons: Comparisons
     unseen: float
     unseen_all: float
     scan_rate: float
@@ -81,18 +77,19 @@ class Campaign:
         for data in self._journal.read("scan"):
             self._tally.add(block_from_plain(data))
         self._partition = Partition(workers, self._source, report, self._journal)
-        found = map(records.verified_from_plain, self._journal.read("verified"))
+        known = Comparisons(self._source, map(records.verified_from_plain, self._journal.read("verified")))
+        self._verification = Verification(
+            workers, self._source, known, options.verify_draws, report, self._keep
+        )
         self._surveyed: set[int] = set()
         for data in self._journal.read("survey"):
             self._partition.book.pool.add((reading_from_plain(data),))
         for data in self._journal.read("surveyed"):
             self._surveyed.update(data["families"])
-        self._verified = {(v.key, v.number): v for v in found}
         self._rows: list[Row] = []
         for data in self._journal.read("rows"):
             self._rows = records.rows_from_plain(data)
         self._index = RowIndex(self._rows)
-        self._ordered: dict[AnswerKey, list[int]] = {}
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._asked = 0
 
@@ -149,91 +146,23 @@ class Campaign:
 
     def _verify_and_repair(self) -> None:
         for _ in range(_REPAIRS):
-            failed = self._verify()
+            failed = self._verification.run(self._tally, self._index)
             if not failed:
                 return
             bad = {row.key for row, _ in failed}
             good = [r for r in self._rows if r.key not in bad]
             self._set_rows(self._partition.merge([*good, *self._partition.repair(self._tally, failed)]))
-        self._demote(self._verify())
+        self._demote(self._verification.run(self._tally, self._index))
 
-    def _demote(self, failed: list[tuple[Row, dict[AnswerKey, int]]]) -> None:
+    def _demote(self, failed: list[Failure]) -> None:
         """Rows whose rule still fails on some answer decline: a rule that is not verified is not served."""
         reason = "the best rule found gives other bytes on some of the answers met"
         bad = {row.key for row, _ in failed}
         solved = [replace(r.solved, rule=None, reason=reason) if r.key in bad else r.solved for r in self._rows]
         self._set_rows([replace(r, solved=s) for r, s in zip(self._rows, solved, strict=True)])
 
-    def _verify(self) -> list[tuple[Row, dict[AnswerKey, int]]]:
-        """Compare what is not yet compared under its row's present rule; returns rows with classes that differed."""
-        tasks = self._verify_tasks()
-        for count, (_, result) in enumerate(self._workers.run(run_verify, tasks), 1):
-            self._keep(result)
-            self._report("verify", count, len(tasks))
-        return self._failing()
-
-    def _keep(self, result: Verified) -> None:
-        self._verified[result.key, result.number] = result
-        self._journal.append("verified", records.verified_to_plain(result))
-
-    def _failing(self) -> list[tuple[Row, dict[AnswerKey, int]]]:
-        """Rows whose present rule has failed, with a problem of each class that it failed on."""
-        failed: dict[AnswerKey, tuple[Row, dict[AnswerKey, int]]] = {}
-        for (key, number), result in self._verified.items():
-            row = self._index.find(key)
-            if row is None or row.solved.rule is None or row.solved.rule.text != result.rule:
-                continue
-            if result.verdict not in (Verdict.EQUAL, Verdict.REFERENCE_FAILED):
-                failed.setdefault(row.key, (row, {}))[1][key.only(CLASS_ATTRIBUTES)] = number
-        return list(failed.values())
-
-    def _verify_tasks(self) -> list[VerifyTask]:
-        """A problem of every answer; further ones, answer by answer, for rows that have too few."""
-        members: dict[AnswerKey, list[AnswerKey]] = {}
-        rules: dict[AnswerKey, Rule] = {}
-        family: dict[AnswerKey, dict[str, Rule]] = {}
-        for key in self._tally.counts:
-            row = self._index.find(key)
-            if row is not None and row.solved.rule is not None:
-                members.setdefault(row.key, []).append(key)
-                rules[row.key] = row.solved.rule
-                family.setdefault(key.only(FAMILY_ATTRIBUTES), {})[row.solved.rule.text] = row.solved.rule
-        tasks = []
-        for row_key, keys in members.items():
-            rule = rules[row_key]
-            rivals = [r for r in family[row_key.only(FAMILY_ATTRIBUTES)].values() if r.text != rule.text]
-            depth = max(1, -(-ROW_PROBLEMS // len(keys)))
-            for place, key in enumerate(keys):
-                tasks.extend(self._due(key, rule, rivals[:_VERIFY_RIVALS], depth, place < _FULL_ANSWERS))
-        return tasks
-
-    def _due(
-        self, key: AnswerKey, rule: Rule, rivals: Sequence[Rule], depth: int, full: bool
-    ) -> list[VerifyTask]:
-        """Tasks for what is still to be compared of one answer, on up to ``depth`` of its problems."""
-        numbers = self._cheapest(key)
-        left = [n for n in numbers if not self._is_verified(key, n, rule, full)]
-        needed = min(depth, len(numbers)) - (len(numbers) - len(left))
-        plain = self._options.verify_draws if full else 1
-        against = 2 if full else 1
-        return [
-            VerifyTask(
-                key=key, source=self._source, numbers=tuple(left[i::needed][:_VERIFY_CHOICE]), rule=rule,
-                others=tuple(rivals), draws=plain + against, rivals=against, full=full,
-            )
-            for i in range(max(0, needed))
-        ]  # fmt: skip
-
-    def _cheapest(self, key: AnswerKey) -> list[int]:
-        """The answer's problems in the order in which they are worth comparing; drawing them again takes its time."""
-        known = self._ordered.get(key, [])
-        if len(known) != len(self._tally.numbers[key]):
-            known = self._ordered[key] = cheapest_first(self._source, self._tally.numbers[key])
-        return known
-
-    def _is_verified(self, key: AnswerKey, number: int, rule: Rule, full: bool) -> bool:
-        done = self._verified.get((key, number))
-        return done is not None and done.rule == rule.text and (done.full or not full)
+    def _keep(self, verified: Verified) -> None:
+        self._journal.append("verified", records.verified_to_plain(verified))
 
     def _unseen(self) -> float:
         """Good-Turing over what the key projects to; an answer that no row takes counts as itself, in scope."""
@@ -250,7 +179,8 @@ class Campaign:
         scanning = self._seconds["scan"]
         return Findings(
             options=self._options, tally=self._tally, rows=tuple(self._rows), outcomes=self._partition.book.outcomes,
-            verified=self._verified, unseen=self._unseen(), unseen_all=unseen_mass(self._tally.counts.values()),
+            comparisons=self._verification.comparisons, unseen=self._unseen(),
+            unseen_all=unseen_mass(self._tally.counts.values()),
             scan_rate=self._asked / scanning if scanning else 0.0, seconds=dict(self._seconds),
         )  # fmt: skip
 

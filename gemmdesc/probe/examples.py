@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.sampling import Scope, draw_problem
@@ -14,8 +15,24 @@ from gemmdesc.problem import GemmProblem, Transpose
 FEW_EXAMPLES, _MADE_FROM = 4, 3
 #: Elements of both operands up to which a problem is preferred, and k up to which examples are made.
 _MODERATE_ELEMENTS, _LARGEST_MADE_K = 2**25, 2**15
+#: Multiples of 64 near a size that are tried.
+_GRAINED = 4
 #: A k below this hides how long the turns of most main loops are.
 _TELLING_K = 192
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """Problem ``number``, or the same with another inner size (unless 0) or operands stored otherwise (unless None)."""
+
+    number: int
+    k: int = 0
+    layout: tuple[Transpose, Transpose] | None = None
+
+    @property
+    def natural(self) -> bool:
+        """Whether it is the problem itself."""
+        return not self.k and self.layout is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +41,13 @@ class Draws:
 
     scope: Scope
     seed: int
+
+    def variant(self, library: Library, variant: Variant) -> Example | None:
+        """The problem's answer on the variant; None where the library refuses the one or its check the other."""
+        natural = self.example(library, variant.number)
+        if natural is None or variant.natural:
+            return natural
+        return moved(library, natural, variant.k or natural.problem.k, variant.layout)
 
     def example(self, library: Library, number: int) -> Example | None:
         return resolve(library, self.scope, self.seed, number)
@@ -61,22 +85,54 @@ def varied(source: Draws, numbers: Sequence[int], most: int) -> list[int]:
 
 
 def elsewhere(library: Library, examples: Sequence[Example]) -> list[Example]:
-    """The examples' answers at other k, where the library's check accepts them there; a rare answer's only variety.
-
-    Rules found with their help are verified on natural problems only.
-    """
+    """The examples' answers at other k, where the library's check accepts them there; a rare answer's only variety."""
     made = (moved(library, e, k) for e in examples[:_MADE_FROM] for k in other_sizes(e))
     return [e for e in made if e is not None]
 
 
-def moved(library: Library, example: Example, k: int) -> Example | None:
-    """The example's answer at another inner size; None where the library's check does not accept it there."""
+def other_layouts(library: Library, examples: Sequence[Example]) -> list[Example]:
+    """The examples' answers with each operand stored either way, at k of several grains, where the check accepts them.
+
+    A kernel's slices may end elsewhere where k is not contiguous, or has another power of two in it.
+    """
+    made = (
+        moved(library, e, k, (transa, transb))
+        for e in examples
+        for transa, transb in product(Transpose, Transpose)
+        for k in grained_sizes(e)
+    )
+    return [e for e in made if e is not None]
+
+
+def moved(
+    library: Library, example: Example, k: int, layout: tuple[Transpose, Transpose] | None = None
+) -> Example | None:
+    """The example's answer at another inner size, and with dense operands stored otherwise if ``layout`` says so.
+
+    None where the library's check does not accept it there.
+    """
     p = example.problem
-    problem = replace(
-        p, k=k, lda=p.lda if p.transa is Transpose.N else p.lda + k - p.k,
-        ldb=p.ldb if p.transb is Transpose.T else p.ldb + k - p.k,
-    )  # fmt: skip
+    if layout in (None, (p.transa, p.transb)):
+        lda = p.lda if p.transa is Transpose.N else p.lda + k - p.k
+        problem = replace(p, k=k, lda=lda, ldb=p.ldb if p.transb is Transpose.T else p.ldb + k - p.k)
+    else:
+        transa, transb = layout
+        problem = replace(
+            p, k=k, transa=transa, transb=transb, lda=p.m if transa is Transpose.N else k,
+            ldb=k if transb is Transpose.N else p.n,
+        )  # fmt: skip
     return Example(problem=problem, answer=example.answer) if library.check(problem, example.answer) else None
+
+
+def grained_sizes(example: Example) -> tuple[int, ...]:
+    """Sizes near the example's k that 64, 32, 8 and nothing divides, not shared out evenly, in several ways each.
+
+    One more than half of 64 beyond a multiple tells turns of 32, 64 and 128 apart.
+    """
+    slices = max(1, example.answer.splitk_num)
+    least = max(2, min(example.problem.k, _LARGEST_MADE_K) // 64)
+    grains = [g for g in range(least, least + 2 * _GRAINED) if slices == 1 or g % slices][:_GRAINED]
+    return tuple(64 * g + beyond for g in grains for beyond in (0, 8, 32, 40, 1))
 
 
 def other_sizes(example: Example) -> tuple[int, ...]:
@@ -84,7 +140,10 @@ def other_sizes(example: Example) -> tuple[int, ...]:
     k, slices = example.problem.k, max(1, example.answer.splitk_num)
     even = max(1, k // (64 * slices)) * 64 * slices
     # Short slices of 104 and 232 tell turns of 32, 64 and 128 apart.
-    sizes = (even + 1, 104 * slices - 3, 232 * slices - 5, even + slices // 2 + 8, k + 8, 2 * k + 24, k // 2 + 1, 3 * k)
+    sizes = (
+        even + 1, 104 * slices - 3, 104 * slices, 232 * slices - 5, even + slices // 2 + 8, k + 8, 2 * k + 24,
+        k // 2 + 1, 3 * k,
+    )  # fmt: skip
     return tuple(dict.fromkeys(s for s in sizes if 0 < s <= _LARGEST_MADE_K and s != k))
 
 

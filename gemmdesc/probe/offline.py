@@ -7,8 +7,10 @@ the rest declines.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gemmdesc.bits import Bits
 from gemmdesc.dtypes import parse_dtype
@@ -59,16 +61,21 @@ def recorded_findings(folder: Path) -> tuple[Findings, LibraryId, DeviceId]:
     if not sessions:
         raise CampaignError(f"folder must hold a campaign that was started (got {folder})")
     library, device = session_from_plain(sessions[-1])
-    scope = Scope(
+    scope = recorded_scope(about)
+    workers = InProcess(RecordedLibrary(identity=library, device=device))
+    campaign = Campaign(workers, Options(scope=scope, seed=about["seed"]), folder, _silent)
+    return campaign.findings(), library, device
+
+
+def recorded_scope(about: Mapping[str, Any]) -> Scope:
+    """What a campaign covers, from the stamp of its folder."""
+    return Scope(
         dtypes=tuple(parse_dtype(d) for d in about["dtypes"]),
         output_float32=about["output_float32"],
         regimes=tuple(Regime(r) for r in about["regimes"]),
         workspace_limit_bytes=about["workspace_limit_bytes"],
         misaligned_share=about["misaligned_share"],
     )
-    workers = InProcess(RecordedLibrary(identity=library, device=device))
-    campaign = Campaign(workers, Options(scope=scope, seed=about["seed"]), folder, _silent)
-    return campaign.findings(), library, device
 
 
 def _silent(phase: str, done: int, total: int | None) -> None:

@@ -9,7 +9,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.probe import records
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.compare import Verdict
-from gemmdesc.probe.examples import Draws
+from gemmdesc.probe.examples import Draws, Variant
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.projection import (
     CLASS_ATTRIBUTES,
@@ -50,7 +50,7 @@ class Partition:
     def __init__(self, workers: Workers, draws: Draws, report: Report, journal: Journal) -> None:
         self._workers, self._draws, self._report, self._journal = workers, draws, report, journal
         self._trials: dict[tuple[str, AnswerKey], bool] = {}
-        self._witnesses: dict[AnswerKey, list[int]] = {}
+        self._witnesses: dict[AnswerKey, list[Variant]] = {}
         self._numbers: dict[AnswerKey, list[int]] = {}
         self._counts: Counter[AnswerKey] = Counter()
         self.book = RuleBook()
@@ -75,16 +75,16 @@ class Partition:
         again = self._work([Node(classes=r.classes, named=r.named) for r in silent]) if self.book.rules else silent
         return [*(r for r in rows if r not in silent), *again]
 
-    def repair(self, tally: Tally, failed: Sequence[tuple[Row, Mapping[AnswerKey, int]]]) -> list[Row]:
+    def repair(self, tally: Tally, failed: Sequence[tuple[Row, Mapping[AnswerKey, Variant]]]) -> list[Row]:
         """Rows in place of those whose rule failed; ``failed`` gives each one a problem of every class it failed on."""
         self._index(tally)
         nodes = []
         for row, classes in failed:
-            for key, number in classes.items():
+            for key, variant in classes.items():
                 self._trials[_name(row.solved), key] = False
                 witnesses = self._witnesses.setdefault(key, [])
-                if number not in witnesses:
-                    witnesses.insert(0, number)
+                if variant not in witnesses:
+                    witnesses.insert(0, variant)
             nodes.append(Node(classes=row.classes, named=row.named))
         return self._work(nodes)
 
@@ -133,10 +133,11 @@ class Partition:
             self._numbers.setdefault(owner, []).extend(numbers)
             self._counts[owner] += tally.counts[key]
 
-    def task(self, key: AnswerKey, numbers: Sequence[int], first: int, known: Sequence[Rule]) -> SolveTask:
+    def task(self, key: AnswerKey, known: Sequence[Rule]) -> SolveTask:
         return SolveTask(
-            key=key, source=self._draws, numbers=tuple(numbers), known=tuple(known), hints=self.book.known(key.types),
-            preferred=self.book.pool.expressions(_family(key)), first=first, zero_exponent=self.book.zero_exponent(),
+            key=key, source=self._draws, numbers=tuple(self._numbers[key]), known=tuple(known),
+            hints=self.book.known(key.types), preferred=self.book.pool.expressions(_family(key)),
+            witnesses=tuple(self._witnesses.get(key, ())[:_READ_FIRST]), zero_exponent=self.book.zero_exponent(),
         )  # fmt: skip
 
     def _solve_leads(self, nodes: Sequence[Node]) -> list[Solved | None]:
@@ -173,10 +174,7 @@ class Partition:
 
     def _solve(self, classes: Sequence[AnswerKey]) -> None:
         known = {types: self.book.known(types)[:_KNOWN] for types in {c.types for c in classes}}
-        tasks = []
-        for c in classes:
-            seen = self._witnesses.get(c, [])[:_READ_FIRST]
-            tasks.append(self.task(c, [*seen, *self._numbers[c]], len(seen), known[c.types]))
+        tasks = [self.task(c, known[c.types]) for c in classes]
         for done, (task, outcome) in enumerate(self._workers.run(run_solve, tasks), 1):
             self.book.recall(task.key, outcome)
             self._journal.append("classes", records.outcome_to_plain(task.key, outcome))

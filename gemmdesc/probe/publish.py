@@ -33,6 +33,10 @@ from gemmdesc.profiles import (
 _NAMES_KEPT = 24
 
 
+#: Problems, natural or made, on which a rule gave the library's bytes, without which it is not served.
+FEWEST_COMPARED = 8
+
+
 def make_profile(
     findings: Findings, device: DeviceId, library: LibraryId, *, command: str, date: str
 ) -> Profile:
@@ -92,25 +96,30 @@ def _row(findings: Findings, row: Row, answers: Sequence[AnswerKey]) -> ProfileR
     options, tally = findings.options, findings.tally
     numbers = [tally.numbers[a][0] for a in answers] + [n for a in answers[:8] for n in tally.numbers[a]]
     problems = tuple(draw_problem(options.scope, options.seed, n) for n in dict.fromkeys(numbers))
-    text = row.solved.rule.text if row.solved.rule is not None else None
-    compared = tuple(
-        v
-        for a in answers
-        for n in tally.numbers[a]
-        if (v := findings.verified.get((a, n))) is not None and v.rule == text
-    )
+    rule = row.solved.rule
+    compared = () if rule is None else tuple(findings.comparisons.of(answers, tally.numbers, rule))
     seen = _Seen(problems=problems, compared=compared, answers=tuple(answers))
     evidence = _evidence(findings, row, seen)
     key = RowKey(family=family_of(problems[0]), answer=_named(row.key))
     if row.solved.rule is not None and evidence.level is Level.VERIFIED:
         return ProfileRow(key=key, outcome=RuleOutcome(rule=row.solved.rule), evidence=evidence)
     code = "out_of_scope" if row.solved.rule is None and _all_scalar(findings, row) else "no_rule"
-    reason = row.solved.reason or "the rule found was not verified"
+    reason = row.solved.reason or f"the rule found was not verified ({_shortfall(seen)})"
     if code == "out_of_scope":
         reason = f"its sums are made on CUDA cores ({reason}); only tensor-core orders are rebuilt so far"
     return ProfileRow(
         key=key, outcome=DeclineOutcome(declined=Declined(code=code, reason=reason)), evidence=evidence
     )
+
+
+def _shortfall(seen: _Seen) -> str:
+    """What is missing to serve a row's rule."""
+    verdicts = Counter(v.verdict.value for v in seen.compared)
+    if verdicts[Verdict.EQUAL.value] == len(seen.compared) < FEWEST_COMPARED:
+        return f"compared on {len(seen.compared)} problems only, {FEWEST_COMPARED} are needed"
+    missing = len(set(seen.answers) - {v.key for v in seen.compared if v.variant.natural})
+    counts = ", ".join(f"{name} {count}" for name, count in sorted(verdicts.items()))
+    return f"{counts or 'nothing compared'}; {missing} of {len(seen.answers)} answers not compared"
 
 
 def _all_scalar(findings: Findings, row: Row) -> bool:
@@ -123,8 +132,9 @@ def _evidence(findings: Findings, row: Row, seen: _Seen) -> Evidence:
     equal = verdicts[Verdict.EQUAL]
     different = sum(verdicts.values()) - equal - verdicts[Verdict.REFERENCE_FAILED]
     # A campaign that was cut short, or whose reference failed, has answers that nothing was compared on.
-    all_compared = {v.key for v in seen.compared if v.verdict is Verdict.EQUAL} == set(seen.answers)
-    verified = row.solved.rule is not None and equal > 0 and different == 0 and all_compared
+    compared = {v.key for v in seen.compared if v.verdict is Verdict.EQUAL and v.variant.natural}
+    all_compared = compared == set(seen.answers)
+    verified = equal >= FEWEST_COMPARED and different == 0 and all_compared
     outcomes = [findings.outcomes[c] for c in row.classes if c in findings.outcomes]
     names = sorted({n for v in seen.compared for n in v.kernels})[:_NAMES_KEPT]
     splits = [max(1, a.attribute("splitk_num") or 0) for a in seen.answers]

@@ -10,11 +10,12 @@ from gemmdesc.descriptor import Cut, FusedDot
 from gemmdesc.dtypes import DType
 from gemmdesc.probe.answers import AnswerKey, Types, key_from_plain, key_to_plain
 from gemmdesc.probe.compare import Verdict
+from gemmdesc.probe.examples import Variant
 from gemmdesc.probe.projection import Row, Solved
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.trials import Verified
-from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion, to_plain
+from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion, Transpose, to_plain
 from gemmdesc.rule import Rule, parse_rule
 
 if TYPE_CHECKING:
@@ -89,21 +90,34 @@ def verified_to_plain(verified: Verified) -> dict[str, Any]:
     return {
         "key": key_to_plain(verified.key),
         "rule": verified.rule,
-        "number": verified.number,
+        "number": verified.variant.number,
         "verdict": verified.verdict.value,
         "draws": verified.draws,
         "sizes": [verified.m, verified.n, verified.k],
         "kernels": list(verified.kernels),
         "full": verified.full,
+        **_made_to_plain(verified.variant),
     }
 
 
 def verified_from_plain(data: dict[str, Any]) -> Verified:
     m, n, k = data["sizes"]
     return Verified(
-        key=key_from_plain(*data["key"]), rule=data["rule"], number=data["number"], verdict=Verdict(data["verdict"]),
+        key=key_from_plain(*data["key"]), rule=data["rule"], variant=_variant(data), verdict=Verdict(data["verdict"]),
         draws=data["draws"], m=m, n=n, k=k, kernels=tuple(data["kernels"]), full=data["full"],
     )  # fmt: skip
+
+
+def _made_to_plain(variant: Variant) -> dict[str, Any]:
+    if variant.layout is None:
+        return {"k": variant.k} if variant.k else {}
+    return {"k": variant.k, "layout": "".join(t.value for t in variant.layout)}
+
+
+def _variant(data: dict[str, Any]) -> Variant:
+    layout = data.get("layout")
+    stored = None if layout is None else (Transpose(layout[0]), Transpose(layout[1]))
+    return Variant(number=data["number"], k=data.get("k", 0), layout=stored)
 
 
 def retyped(rule: Rule, types: Types) -> Rule:

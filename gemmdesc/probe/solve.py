@@ -34,7 +34,7 @@ READABLE_ELEMENTS = 2**26
 
 @dataclass(frozen=True, kw_only=True)
 class ClassTask:
-    """Work on one class: its examples, and rules that answered others; ``first`` are examples read before the rest."""
+    """Work on one class: its examples, and rules that answered others; ``first`` are read and tried before the rest."""
 
     label: str
     examples: tuple[Example, ...]
@@ -94,8 +94,11 @@ class _Solver:
     def try_known(self) -> ClassOutcome | None:
         """A known rule that gives this class's bytes: on examples where the known ones differ most, then on others."""
         alive = list(self._task.known)
-        following: int | None = self._order[0] if self._order else None
         asked: list[int] = []
+        for index in self._task.first:
+            alive = self._surviving(alive, index) if alive else []
+            asked.append(index)
+        following = next((i for i in self._order if i not in asked), None)
         while alive and following is not None and len(asked) < CHECKED_EXAMPLES:
             alive = self._surviving(alive, following)
             asked.append(following)

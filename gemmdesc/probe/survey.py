@@ -6,7 +6,7 @@ All classes of one ``algo_id`` together allow few.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from gemmdesc.expressions import evaluate_all
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.answers import slices_at_launch
-from gemmdesc.probe.examples import Draws, moved, varied
+from gemmdesc.probe.examples import Draws, Variant, other_layouts, varied
 from gemmdesc.probe.experiments import ReferenceFailed
 from gemmdesc.probe.pool import SpanPool
 from gemmdesc.probe.read import read_answer
@@ -30,6 +30,8 @@ FIRST_READINGS, READINGS = 3, 40
 UNEVEN_READINGS = 12
 #: Problems of one family that are looked at; rounds of readings where expressions disagree, and readings of one.
 _LOOKED_AT, _ROUNDS, _DISPUTED = 3000, 4, 12
+#: Problems whose answers are read in other layouts too.
+_TURNED = 8
 #: Problems whose k has the largest grain, and as many others, that tell expressions apart.
 _DOMAIN = 128
 #: A k above which a reading costs more than it tells.
@@ -40,18 +42,15 @@ _WIDE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ReadTask:
-    """Read the answer to problem ``number``; at inner size ``size`` if that is not 0."""
+    """Read a problem's answer, on the problem itself or on a variant of it."""
 
     source: Draws
-    number: int
-    size: int = 0
+    variant: Variant
 
 
 def run_read(library: Library, task: ReadTask) -> Reading | None:
     """The reading; None where the problem is refused or the answer does not run."""
-    example = task.source.example(library, task.number)
-    if example is not None and task.size:
-        example = moved(library, example, task.size)
+    example = task.source.variant(library, task.variant)
     if example is None:
         return None
     try:
@@ -94,15 +93,27 @@ class Survey:
             rest += [self._task(n) for n in chosen[a][FIRST_READINGS:]]
             rest += [self._task(n, self._uneven(a, n)) for n in chosen[a][:UNEVEN_READINGS]]
         yield from self._read(rest)
-        asked = {a: set(chosen[a]) for a in fused}
+        asked = {a: {Variant(number=n) for n in chosen[a]} for a in fused}
+        made = {a: self._made(chosen[a][:_TURNED]) for a in fused}
         for _ in range(_ROUNDS):
-            disputed = {a: self._disputed(a, asked[a]) for a in fused}
-            yield from self._read([self._task(n) for a, of in disputed.items() for n in of])
+            disputed = {a: self._disputed(a, asked[a], made[a]) for a in fused}
+            tasks = [ReadTask(source=self._source, variant=v) for of in disputed.values() for v in of]
+            yield from self._read(tasks)
             for a, of in disputed.items():
                 asked[a].update(of)
 
     def _task(self, number: int, size: int = 0) -> ReadTask:
-        return ReadTask(source=self._source, number=number, size=size)
+        return ReadTask(source=self._source, variant=Variant(number=number, k=size))
+
+    def _made(self, numbers: Sequence[int]) -> dict[Variant, GemmProblem]:
+        """Variants in all layouts on which the library's check accepts the problems' answers."""
+        library, found = self._workers.library, {}
+        for number in numbers:
+            natural = self._source.example(library, number)
+            for made in () if natural is None else other_layouts(library, [natural]):
+                p = made.problem
+                found[Variant(number=number, k=p.k, layout=(p.transa, p.transb))] = p
+        return found
 
     def _uneven(self, algo_id: int, number: int) -> int:
         return uneven_size(self._source.problem(number).k, self._slices[algo_id][number])
@@ -114,12 +125,19 @@ class Survey:
                 self._pool.add((reading,))
                 yield reading
 
-    def _disputed(self, algo_id: int, asked: Container[int]) -> list[int]:
-        """Problems, one for each way in which they do, on which the expressions that are left give several spans."""
-        left = [(n, s) for n, s in self._slices[algo_id].items() if n not in asked]
+    def _disputed(
+        self, algo_id: int, asked: Container[Variant], made: Mapping[Variant, GemmProblem]
+    ) -> list[Variant]:
+        """Problems, one for each way in which they do, on which the expressions that are left give several spans.
+
+        Made ones count where no problem that the library answers so by itself does.
+        """
+        slices = self._slices[algo_id]
+        problems = {Variant(number=n): self._source.problem(n) for n in slices} | dict(made)
+        left = [v for v in problems if v not in asked]
         if not left:
             return []
-        environments = [split_environment(self._source.problem(n), s) for n, s in left]
+        environments = [split_environment(problems[v], slices[v.number]) for v in left]
         # Grains are powers of two: those of k tell most.
         by_grain = sorted(environments, key=lambda e: -(e["k"] & -e["k"]))
         domain = [*by_grain[:_DOMAIN], *by_grain[_DOMAIN :: max(1, len(by_grain) // _DOMAIN)]]
@@ -129,12 +147,12 @@ class Survey:
         columns = {name: np.array([e[name] for e in environments]) for name in environments[0]}
         values = np.stack([np.broadcast_to(evaluate_all(e, columns), (len(left),)) for e in expressions])
         ways: dict[bytes, tuple[int, int]] = {}
-        for i, (number, _) in enumerate(left):
+        for i in range(len(left)):
             _, group, counts = np.unique(values[:, i], return_inverse=True, return_counts=True)
             if len(counts) > 1:
-                ways.setdefault(group.tobytes(), (int(counts.max()), number))
+                ways.setdefault(group.tobytes(), (int(counts.max()), i))
         # Whatever such a reading says, it leaves few.
-        return [number for _, number in sorted(ways.values())[:_DISPUTED]]
+        return [left[i] for _, i in sorted(ways.values())[:_DISPUTED]]
 
 
 def split_environment(problem: GemmProblem, slices: int) -> dict[str, int]:

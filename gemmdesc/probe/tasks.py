@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.answers import AnswerKey, slices_at_launch
-from gemmdesc.probe.examples import FEW_EXAMPLES, Draws, elsewhere, examples_of, varied
+from gemmdesc.probe.examples import FEW_EXAMPLES, Draws, Variant, elsewhere, examples_of, other_layouts, varied
 from gemmdesc.probe.scan import Block, scan_block
 from gemmdesc.probe.solve import ClassOutcome, ClassTask, no_rule, solve_class
 from gemmdesc.rule import Rule
 
 #: Examples of one class given to the solver, and numbers looked through to choose them.
 _MOST_EXAMPLES, _MOST_LOOKED_AT = 48, 600
+#: Examples whose answers are given to the solver in other layouts too.
+_TURNED = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,7 @@ def run_scan(library: Library, task: ScanTask) -> Block:
 
 @dataclass(frozen=True, kw_only=True)
 class SolveTask:
-    """``numbers``: problems of the classes solved as one; the first ``first`` of them are read before any other.
+    """``numbers``: problems of the classes solved as one; ``witnesses`` are read before any of them.
 
     ``hints``: rules whose expressions are tried before others; ``preferred``: expressions that explain the family.
     """
@@ -39,24 +41,24 @@ class SolveTask:
     known: tuple[Rule, ...]
     hints: tuple[Rule, ...]
     preferred: tuple[Expr, ...]
-    first: int
+    witnesses: tuple[Variant, ...]
     zero_exponent: int | None
 
 
 def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
-    numbers = list(dict.fromkeys(task.numbers))
-    rest = numbers[task.first : _MOST_LOOKED_AT]
-    chosen = [*numbers[: task.first], *varied(task.source, rest, _MOST_EXAMPLES)]
-    examples = list(examples_of(library, task.source, chosen).values())
+    first = [e for w in task.witnesses if (e := task.source.variant(library, w)) is not None]
+    chosen = varied(task.source, task.numbers[:_MOST_LOOKED_AT], _MOST_EXAMPLES)
+    natural = list(examples_of(library, task.source, chosen).values())
+    examples = list(dict.fromkeys([*first, *natural]))
     if examples and all(slices_at_launch(e.answer.splitk_num) for e in examples):
         return no_rule(str(task.key), "its kernel shares out k when it is launched (segment-k); no rule states that")
-    if examples and len(examples) < FEW_EXAMPLES:
-        examples.extend(elsewhere(library, examples))
+    made = elsewhere(library, natural) if len(natural) < FEW_EXAMPLES else []
+    examples = list(dict.fromkeys([*examples, *made, *other_layouts(library, natural[:_TURNED])]))
     return solve_class(
         library,
         ClassTask(
             label=str(task.key), examples=tuple(examples), known=task.known, hints=task.hints, seed=task.source.seed,
             preferred=task.preferred,
-            zero_exponent=task.zero_exponent, first=tuple(range(min(task.first, len(examples)))),
+            zero_exponent=task.zero_exponent, first=tuple(range(len(first))),
         ),
     )  # fmt: skip

@@ -21,17 +21,43 @@ class Shown:
     mutants: frozenset[str] = frozenset()
 
 
-def shown(rule: Rule, rivals: Sequence[Rule], environment: Mapping[str, int]) -> Shown:
-    """What a comparison in ``environment`` could show."""
+def shown(
+    rule: Rule, rivals: Sequence[Rule], environment: Mapping[str, int], *, by_layout: bool = True
+) -> Shown:
+    """What a comparison in ``environment`` could show; ``by_layout``: mutants of the rule once for each layout.
+
+    Where a slice ends may depend on how many operands store k contiguously.
+    """
     k = environment["k"]
     own = evaluate_rule(rule, environment)
     if not isinstance(own, GEMMDesc):
         return Shown()
     found = frozenset(r.text for r in rivals if not _same(own, evaluate_rule(r, environment), k))
-    # Where a slice ends may depend on the layout: a mutant counts once for each.
-    layout = environment.get("k_contiguous", 0)
+    layout = environment.get("k_contiguous", 0) if by_layout else 0
     changed = mutants(own, k) if k <= MUTANT_K else ()
     return Shown(rivals=found, mutants=frozenset(f"{m.change} {layout}" for m in changed))
+
+
+def adding(
+    rule: Rule,
+    rivals: Sequence[Rule],
+    compared: Sequence[Mapping[str, int]],
+    further: Sequence[Mapping[str, int]],
+    *,
+    by_layout: bool,
+) -> Iterator[int]:
+    """Indices of ``further`` environments that show what neither the ``compared`` ones nor earlier indices showed."""
+    seen = [shown(rule, rivals, e, by_layout=by_layout) for e in compared]
+    met = frozenset().union(*(s.rivals | s.mutants for s in seen))
+    left = {i: shown(rule, rivals, e, by_layout=by_layout) for i, e in enumerate(further)}
+    while left:
+        new = {i: (s.rivals | s.mutants) - met for i, s in left.items()}
+        best = max(new, key=lambda i: (len(new[i]), -i))
+        if not new[best]:
+            return
+        met |= new[best]
+        left = {i: s for i, s in left.items() if i != best and new[i]}
+        yield best
 
 
 def most_telling(

@@ -20,11 +20,11 @@ from gemmdesc.probe.compare import (
     plain_operands,
     rival_draws,
 )
-from gemmdesc.probe.examples import Draws, elsewhere, examples_of, varied
+from gemmdesc.probe.examples import Draws, Variant, elsewhere, examples_of, other_layouts, varied
 from gemmdesc.probe.experiments import ReferenceFailed, magnitudes
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.scan import Example
-from gemmdesc.probe.telling import most_telling
+from gemmdesc.probe.telling import adding, most_telling
 from gemmdesc.probe.walks import read_fused, read_summed
 from gemmdesc.problem import Failed, environment
 from gemmdesc.rule import Rule
@@ -54,7 +54,7 @@ class TrialTask:
     numbers: tuple[int, ...]
     rule: Rule | None
     rivals: tuple[Rule, ...] = ()
-    witnesses: tuple[int, ...] = ()
+    witnesses: tuple[Variant, ...] = ()
 
 
 def run_trial(library: Library, task: TrialTask) -> Verdict:
@@ -68,7 +68,7 @@ def run_trial(library: Library, task: TrialTask) -> Verdict:
         if any(slices_at_launch(e.answer.splitk_num) for e in examples):
             return Verdict.DECLINED
         examples.extend(elsewhere(library, examples[:1]))
-    witnesses = examples_of(library, task.source, task.witnesses).values()
+    witnesses = [e for w in task.witnesses if (e := task.source.variant(library, w)) is not None]
     verdict = Verdict.REFERENCE_FAILED
     telling = _telling(examples, task.rule, task.rivals, _TRIAL_PROBLEMS)
     for place, example in enumerate([*witnesses, *telling]):
@@ -124,14 +124,14 @@ class VerifyTask:
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """One answer compared on one of its problems, number ``number``, under the rule with text ``rule``.
+    """One answer compared on one of its problems, or on a variant of it, under the rule with text ``rule``.
 
     ``full``: on draws of every kind and more outputs.
     """
 
     key: AnswerKey
     rule: str
-    number: int
+    variant: Variant
     verdict: Verdict
     draws: int
     m: int
@@ -139,6 +139,59 @@ class Verified:
     k: int
     kernels: tuple[str, ...]
     full: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeTask:
+    """Compare ``rule`` where the problems ``numbers``, on which it was compared, could not have shown it wrong.
+
+    At most ``count`` problems are made from the first of them; ``by_layout``: in all layouts, the rule to be shown
+    right in each.  ``others``: rules of the family.
+    """
+
+    key: AnswerKey
+    source: Draws
+    numbers: tuple[int, ...]
+    rule: Rule
+    others: tuple[Rule, ...]
+    count: int
+    by_layout: bool
+
+
+def run_made(library: Library, task: MadeTask) -> tuple[Verified, ...]:
+    """One plain draw and one against rivals on each made problem that shows more.
+
+    None where the problems compared showed all, or the library's check accepts no other ones.
+    """
+    natural = list(examples_of(library, task.source, task.numbers).values())
+    if not natural:
+        return ()
+    made = _variants(library, natural[0], task.by_layout)
+    compared, further = ([environment(e.problem, e.answer, None) for e in of] for of in (natural, made))
+    chosen = islice(adding(task.rule, task.others, compared, further, by_layout=task.by_layout), task.count)
+    seed = task.source.seed + _VERIFY_SEED_OFFSET
+    found = []
+    for place, index in enumerate(chosen, 1):
+        example = made[index]
+        draws = (*plain_draws(seed, 1, first=place), *rival_draws(seed, 1, first=2 * place))
+        (verdict,) = compare_rules(library, example, [task.rule], draws, side=_TRIAL_SIDE, others=task.others)
+        p = example.problem
+        variant = Variant(number=task.numbers[0], k=p.k, layout=(p.transa, p.transb))
+        found.append(
+            Verified(
+                key=task.key, rule=task.rule.text, variant=variant, verdict=verdict, draws=len(draws), m=p.m, n=p.n,
+                k=p.k, kernels=(), full=False,
+            )
+        )
+    return tuple(found)
+
+
+def _variants(library: Library, natural: Example, by_layout: bool) -> list[Example]:
+    """The answer on other problems, in all layouts or in its own; small ones first."""
+    own = (natural.problem.transa, natural.problem.transb)
+    made = dict.fromkeys([*elsewhere(library, [natural]), *other_layouts(library, [natural])])
+    kept = [e for e in made if by_layout or (e.problem.transa, e.problem.transb) == own]
+    return sorted(kept, key=lambda e: e.problem.k)
 
 
 def run_verify(library: Library, task: VerifyTask) -> Verified:
@@ -163,8 +216,9 @@ def run_verify(library: Library, task: VerifyTask) -> Verified:
     captured = task.full or number % _LAUNCH_EVERY == 0
     launch = library.launch(example.problem, example.answer) if captured else None
     return Verified(
-        key=task.key, rule=task.rule.text, number=number, verdict=verdict, draws=len(draws), m=example.problem.m,
-        n=example.problem.n, k=example.problem.k, kernels=launch.names if launch is not None else (), full=task.full,
+        key=task.key, rule=task.rule.text, variant=Variant(number=number), verdict=verdict, draws=len(draws),
+        m=example.problem.m, n=example.problem.n, k=example.problem.k,
+        kernels=launch.names if launch is not None else (), full=task.full,
     )  # fmt: skip
 
 
