@@ -117,7 +117,7 @@ def test_launch_names_what_runs(library: CublasLt) -> None:
     assert all(launch.names)
     stored = [allocate(shape(p), "cuda") for shape in (a_shape, b_shape, d_shape)]
     checked = cross_check(launch, lambda: library.run_on_device(p, answer, *stored))
-    assert checked.agreement in (Agreement.EQUAL, Agreement.UNAVAILABLE), checked
+    assert checked.agreement is Agreement.EQUAL, checked
 
 
 def test_a_plain_answer_is_stable(library: CublasLt) -> None:
