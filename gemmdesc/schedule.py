@@ -72,6 +72,26 @@ def make_schedule(desc: GEMMDesc, k: int) -> Schedule:
     return build.finish(len(desc.cuts))
 
 
+def fold_levels(desc: GEMMDesc, k: int) -> tuple[Index, ...]:
+    """For every cut, outermost first, where each of its folds begins among the sums that it folds, and their number.
+
+    The innermost cut folds the leaves of :func:`make_schedule`, in their order; every other one what the next folds to.
+
+    Raises:
+        InvalidInputError: ``k`` is negative.
+    """
+    if k < 0:
+        raise InvalidInputError(f"k must be at least 0 (got {k})")
+    nodes = [np.arange(min(k, desc.summed_k), dtype=np.int64)]
+    found: list[Index] = []
+    for cut in desc.cuts:
+        parts = [list(_parts(node, cut)) for node in nodes]
+        counts = np.array([len(p) for p in parts], dtype=np.int64)
+        found.append(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+        nodes = [part for of in parts for part in of]
+    return tuple(found)
+
+
 class _Builder:
     def __init__(self, desc: GEMMDesc) -> None:
         self._accumulator = desc.accumulator

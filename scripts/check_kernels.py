@@ -37,8 +37,9 @@ from gemmdesc.descriptor import (
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
-from gemmdesc.kernels.choose import KernelChoice, Structure, choose_kernel, configs_of
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel, configs_of
 from gemmdesc.kernels.config import KernelConfig
+from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variants import Variant, enumerate_variants, variants_of
 
 HOPPER_STEP = FusedDot(fraction_bits=25, output_bits=23, rounding=Rounding.TOWARD_ZERO, zero_exponent=-133)
@@ -277,7 +278,7 @@ def schedules_for(case: Case) -> list[tuple[Structure, KernelConfig]]:
     _, _, a, b, out = place(case)
     meta = launch.kernel_meta(a, b, out)
     found = []
-    for structure in Structure:
+    for structure in [s for s in Structure if configs_of(s)]:
         configs = [*configs_of(structure)]
         configs += [replace(configs[0], group_m=1), replace(configs[1], num_stages=2)]
         for config in configs:

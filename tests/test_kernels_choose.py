@@ -27,9 +27,11 @@ from gemmdesc.descriptor import (
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
-from gemmdesc.kernels.choose import KernelChoice, Structure, choose_kernel, configs_of
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel, configs_of
 from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.meta import KernelMeta, Layout, MatrixMeta
+from gemmdesc.kernels.nest import NestChoice
+from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variants import enumerate_variants, variants_of
 from gemmdesc.schedule import make_schedule
 
@@ -153,12 +155,6 @@ def test_one_part_merges_only_where_its_rounding_shows() -> None:
         (desc(64, step=16, turn=24), "k_loop_step"),
         (
             replace(
-                desc(64), accumulator=Accumulator(instruction_k=1, residue=ResidueLast(), step=ScalarStep(fused=True))
-            ),
-            "CUDA-core",
-        ),
-        (
-            replace(
                 desc(64),
                 accumulator=Accumulator(instruction_k=16, residue=ResidueLast(), step=replace(STEP, fraction_bits=24)),
             ),
@@ -228,8 +224,31 @@ def test_every_choice_compiles_to_an_enumerated_variant_and_fits(
     assert 1 <= choice.programs <= choice.config.tiles(*((n, m) if choice.swapped else (m, n))) * choice.slices.count
 
 
+SCALAR = Accumulator(instruction_k=1, residue=ResidueLast(), step=ScalarStep(fused=True))
+
+
+@pytest.mark.parametrize(("m", "n", "layouts"), [(4000, 1, "rrr"), (4000, 1, "crr"), (1, 1, "rrr"), (3, 700, "rcr")])
+def test_scalar_chains_take_a_nest(m: int, n: int, layouts: str) -> None:
+    for span in (None, 100):
+        d = replace(desc(1000, span=span), accumulator=SCALAR)
+        choice = choose_kernel(d, meta(m, n, 1000, layouts), CARD)
+        assert isinstance(choice, NestChoice)
+        assert choice.structure is Structure.SCALAR_NEST
+        assert set(variants_of(choice)) <= BOUND
+        # One more fold than cuts only where there is no cut, to store the single leaf.
+        assert len(choice.folds) == 1
+        assert choose_kernel(d, meta(m, n, 1000, layouts), CARD, structure=Structure.SCALAR_NEST) == choice
+        assert isinstance(choose_kernel(d, meta(m, n, 1000), CARD, structure=Structure.CHAIN_TMA), Declined)
+
+
+def test_a_nest_with_an_epilogue_or_another_output_declines() -> None:
+    d = replace(desc(64), accumulator=SCALAR)
+    assert "epilogue" in reason(replace(d, epilogue=(Relu(),)), meta(8, 8, 64))
+    assert "out must have" in reason(replace(d, output_dtype=DType.FLOAT32), meta(8, 8, 64))
+
+
 def test_the_bound_is_what_the_docs_say() -> None:
-    assert len(BOUND) < 2500
+    assert len(BOUND) < 2600
 
 
 def test_the_swapped_product_is_its_own_inverse() -> None:

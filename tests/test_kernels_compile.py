@@ -12,10 +12,11 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
 from gemmdesc.descriptor import Start
 from gemmdesc.dtypes import DType
-from gemmdesc.kernels.choose import Structure, configs_of
+from gemmdesc.kernels.choose import configs_of
 from gemmdesc.kernels.compiling import KERNELS, compile_variant
 from gemmdesc.kernels.slices import Merge
-from gemmdesc.kernels.variants import Variant, enumerate_variants, merge_variant
+from gemmdesc.kernels.structure import Structure
+from gemmdesc.kernels.variants import Variant, enumerate_variants, fold_variant, merge_variant
 
 SHARED = 232448
 MATRIX = re.compile(r"(wgmma\.mma_async|mma)\.sync\.aligned\.m\d+n\d+k(\d+)")
@@ -61,7 +62,7 @@ def test_the_large_tile_is_wgmma_k16_on_descriptors_in_every_layout(a_rows: bool
     assert compiled.metadata.shared <= SHARED
 
 
-@pytest.mark.parametrize("structure", list(Structure))
+@pytest.mark.parametrize("structure", [s for s in Structure if configs_of(s)])
 def test_every_config_compiles_within_shared_memory_to_k16_steps(structure: Structure) -> None:
     for config in configs_of(structure):
         constants = {
@@ -78,7 +79,7 @@ def test_every_config_compiles_within_shared_memory_to_k16_steps(structure: Stru
 
 
 def test_wide_offsets_compile() -> None:
-    for structure in Structure:
+    for structure in [s for s in Structure if configs_of(s)]:
         constants: dict[str, Any] = {"WIDE_OFFSETS": True}
         compile_variant(first(structure, **constants), capability=90)
 
@@ -104,3 +105,25 @@ def test_no_argument_of_a_size_specialises() -> None:
     for name, kernel in KERNELS.items():
         free = [p.name for p in kernel.params if not p.is_constexpr and not p.do_not_specialize]
         assert [n for n in free if not n.endswith("_desc") and n != "packed_ptr"] == [], name
+
+
+FLOAT_ARITHMETIC = re.compile(r"\b(fma|mul|add|sub)(?:\.rn)?(?:\.ftz)?\.f32\b")
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
+def test_a_scalar_chain_is_what_its_step_says(fused: bool, dtype: DType) -> None:
+    """One rounding for each product, or two: never a contraction that the step does not name, and nothing flushed."""
+    chains = [v for v in enumerate_variants(SHARED) if v.kernel == "scalar_leaves" and v.loaded is dtype]
+    for variant in [v for v in chains if dict(v.constants)["FUSED"] is fused]:
+        ptx = compile_variant(variant, capability=90).asm["ptx"]
+        assert set(FLOAT_ARITHMETIC.findall(ptx)) == ({"fma"} if fused else {"mul", "add"}), variant
+        assert ".ftz" not in ptx
+
+
+@pytest.mark.parametrize("start", list(Start))
+def test_a_fold_adds_and_nothing_else(start: Start) -> None:
+    merge = Merge(partial_dtype=DType.FLOAT32, merge_dtype=DType.FLOAT32, start=start)
+    ptx = compile_variant(fold_variant(merge, DType.FLOAT16), capability=90).asm["ptx"]
+    assert set(FLOAT_ARITHMETIC.findall(ptx)) == {"add"}
+    assert ".ftz" not in ptx

@@ -12,8 +12,11 @@ import pytest
 import torch
 
 from gemmdesc.bits import first_mismatch
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import Declined
 from gemmdesc.kernels.choose import KernelChoice
 from gemmdesc.kernels.variants import Variant, variants_of
+from tests.nest_samples import draw_nest
 
 
 def _script(name: str) -> Any:
@@ -51,6 +54,30 @@ def test_bytes_equal_the_replays(case: Any) -> None:
     rows, cols = check_kernels.sampled(case.m, rng, 4, 8), check_kernels.sampled(case.n, rng, 8, 2)
     expected = replay(case.desc, a_bits, b_bits, rows=rows, cols=cols)
     assert first_mismatch(expected, check_kernels.to_bits(out, case.desc.output_dtype)[np.ix_(rows, cols)]) is None
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_nests_of_scalar_chains_equal_the_replays(seed: int) -> None:
+    """Random cuts over a chain of CUDA-core steps, under every config."""
+    from gemmdesc.arithmetic.replay import replay
+    from gemmdesc.kernels.launch import kernel_meta, launch
+    from gemmdesc.kernels.nest import NEST_CONFIGS, choose_nest
+
+    rng = np.random.default_rng(seed)
+    m, n = [(3000, 1), (1, 2000), (700, 13), (1, 1), (33, 65), (5, 4000)][seed % 6]
+    k = int(rng.choice([1, 31, 127, 1000, 4099]))
+    desc = draw_nest(rng, (DType.FLOAT16, DType.BFLOAT16)[seed % 2], k)
+    case = check_kernels.Case(m=m, n=n, k=k, desc=desc, layouts="".join(rng.choice(["r", "c"], 3)), note="nest")
+    a_bits, b_bits, a, b, out = check_kernels.place(case)
+    rows, cols = check_kernels.sampled(m, rng, 4, 8), check_kernels.sampled(n, rng, 8, 2)
+    expected = replay(desc, a_bits, b_bits, rows=rows, cols=cols)
+    for config in NEST_CONFIGS:
+        out.zero_()
+        choice = choose_nest(desc, kernel_meta(a, b, out), config)
+        assert not isinstance(choice, Declined), choice
+        launch(choice, a, b, out)
+        got = check_kernels.to_bits(out, desc.output_dtype)[np.ix_(rows, cols)]
+        assert first_mismatch(expected, got) is None, (config, desc)
 
 
 @pytest.mark.parametrize("case", check_kernels.CONFIG_CASES, ids=lambda c: c.name)

@@ -23,7 +23,7 @@ from gemmdesc.descriptor import (
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
-from gemmdesc.schedule import ROUNDINGS, Op, make_schedule
+from gemmdesc.schedule import ROUNDINGS, Op, fold_levels, make_schedule
 from tests.arithmetic_reference import HOPPER, accumulators, descriptors, groups, split
 
 CHAIN = Accumulator(instruction_k=1, residue=ResidueLast(), step=ScalarStep(fused=True))
@@ -174,3 +174,45 @@ def test_empty_axes_and_parts_are_kept() -> None:
 def test_a_negative_inner_size_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"^k must be at least 0 \(got -1\)$"):
         make_schedule(gemm(), -1)
+
+
+def nested_sums(program: np.ndarray) -> object:
+    """The additions of a stack program, as nested sums of leaf numbers."""
+    stack: list[object] = []
+    for op, argument in program.tolist():
+        if op == Op.LEAF:
+            stack.append(argument)
+        elif op == Op.ADD:
+            right = stack.pop()
+            stack.append((stack.pop(), right))
+        elif op == Op.ADD_TO_ZERO:
+            stack.append((0.0, stack.pop()))
+    (whole,) = stack
+    return whole
+
+
+def folded_by_levels(desc: GEMMDesc, k: int) -> object:
+    """The same by level: innermost folds first, each over consecutive sums."""
+    levels = fold_levels(desc, k)
+    sums: list[object] = list(range(len(make_schedule(desc, k).leaf_offsets) - 1))
+    for cut, offsets in zip(reversed(desc.cuts), reversed(levels), strict=True):
+        following = []
+        for begin, end in pairwise(offsets.tolist()):
+            total = (0.0, sums[begin]) if cut.start is Start.ZERO else sums[begin]
+            for other in sums[begin + 1 : end]:
+                total = (total, other)
+            following.append(total)
+        sums = following
+    (whole,) = sums
+    return whole
+
+
+@settings(max_examples=200, deadline=None)
+@given(descriptors(), st.integers(0, 90))
+def test_folds_level_by_level_are_those_of_the_program(desc: GEMMDesc, k: int) -> None:
+    assert folded_by_levels(desc, k) == nested_sums(make_schedule(desc, k).program)
+
+
+def test_fold_levels_refuse_a_negative_size() -> None:
+    with pytest.raises(InvalidInputError, match=r"k must be at least 0 \(got -1\)"):
+        fold_levels(gemm(), -1)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
-from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.descriptor import GEMMDesc, ScalarStep
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.config import FOLDED_CONFIGS, GROUPED_CONFIGS, POINTER_CONFIGS, TMA_CONFIGS, KernelConfig
 from gemmdesc.kernels.meta import KernelMeta, Layout
+from gemmdesc.kernels.nest import NestChoice, choose_nest
 from gemmdesc.kernels.slices import Merge, Slices, declined, slice_up
+from gemmdesc.kernels.structure import Structure
 
 #: The largest offset, in elements, that 32-bit index arithmetic reaches.
 MAX_NARROW_OFFSET = 2**31 - 1
@@ -21,22 +22,9 @@ THIN_SIDE = 64
 PACKED_SIDE = 128
 #: A packed slice is a multiple of this many lanes, and so is every span that a tensor-descriptor kernel takes directly.
 SPAN_UNIT = 64
+_NEST_ONLY = "CUDA-core chains have the structure scalar_nest only"
 #: Cost of loading one row or column of a tile, in elements multiplied.
 _LOAD_COST = 16
-
-
-class Structure(Enum):
-    """The accumulation kernels.  A merge follows all but the folded chain where there are slices to fold."""
-
-    CHAIN_TMA = "chain_tma"
-    FOLDED_CHAIN = "folded_chain"
-    CHAIN_POINTER = "chain_pointer"
-    GROUPED_CHAIN = "grouped_chain"
-
-    @property
-    def by_descriptor(self) -> bool:
-        """Whether operands are read through tensor descriptors."""
-        return self in (Structure.CHAIN_TMA, Structure.FOLDED_CHAIN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +78,13 @@ def choose_kernel(
     *,
     config: KernelConfig | None = None,
     structure: Structure | None = None,
-) -> KernelChoice | Declined:
-    """The kernel that computes ``desc`` bit for bit; ``config`` and ``structure`` override choices of speed."""
+) -> KernelChoice | NestChoice | Declined:
+    """The kernel that computes ``desc`` bit for bit; ``config`` and ``structure`` override choices of speed.
+
+    A nest of CUDA-core chains has one structure, and configs of its own (:func:`gemmdesc.kernels.nest.choose_nest`).
+    """
+    if isinstance(desc.accumulator.step, ScalarStep) and config is None:
+        return choose_nest(desc, meta) if structure in (None, Structure.SCALAR_NEST) else declined(_NEST_ONLY)
     slices = slice_up(desc, meta, card)
     if isinstance(slices, Declined):
         return slices
@@ -127,6 +120,8 @@ def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:
             return POINTER_CONFIGS
         case Structure.GROUPED_CHAIN:
             return GROUPED_CONFIGS
+        case Structure.SCALAR_NEST:
+            return ()
 
 
 def structures_for(slices: Slices, meta: KernelMeta) -> tuple[Structure, ...]:

@@ -17,6 +17,7 @@ from gemmdesc.kernels.folded_chain import folded_chain_kernel
 from gemmdesc.kernels.grouped_chain import grouped_chain_kernel
 from gemmdesc.kernels.merge import merge_kernel
 from gemmdesc.kernels.repack import repack_kernel
+from gemmdesc.kernels.scalar_nest import fold_level_kernel, scalar_leaves_kernel
 from gemmdesc.kernels.variants import Variant
 
 #: The kernels by the name that a Variant carries.
@@ -27,9 +28,13 @@ KERNELS: Mapping[str, Any] = {
     "grouped_chain": grouped_chain_kernel,
     "merge": merge_kernel,
     "repack": repack_kernel,
+    "scalar_leaves": scalar_leaves_kernel,
+    "fold_level": fold_level_kernel,
 }
 #: Pointers to buffers of our own, whose alignment the compiler may rely on.
 ALIGNED = ("packed_ptr",)
+#: What lies behind pointers that are neither operands nor outputs.
+_SCRATCH = {"sums_ptr": "*fp32", "order_ptr": "*i32", "offsets_ptr": "*i32"}
 _POINTERS = {DType.FLOAT16: "*fp16", DType.BFLOAT16: "*bf16", DType.FLOAT32: "*fp32"}
 _TYPES = {DType.FLOAT16: tl.float16, DType.BFLOAT16: tl.bfloat16, DType.FLOAT32: tl.float32}
 
@@ -38,6 +43,13 @@ def constants_of(variant: Variant) -> dict[str, Any]:
     """The variant's constants as Triton takes them."""
     named = {d.value: _TYPES[d] for d in _TYPES}
     return {name: named[value] if isinstance(value, str) else value for name, value in variant.constants}
+
+
+def options_of(variant: Variant) -> dict[str, Any]:
+    """How Triton is to compile it."""
+    return {
+        "num_warps": variant.num_warps, "num_stages": variant.num_stages, "enable_fp_fusion": variant.fp_fusion,
+    }  # fmt: skip
 
 
 def compile_variant(variant: Variant, *, capability: int) -> Any:
@@ -61,6 +73,8 @@ def compile_variant(variant: Variant, *, capability: int) -> Any:
             signature[name] = "constexpr"
         elif name in descriptors:
             signature[name] = descriptors[name]
+        elif name in _SCRATCH:
+            signature[name] = _SCRATCH[name]
         elif name.endswith("_ptr"):
             signature[name] = _POINTERS[variant.stored if name == "out_ptr" else variant.loaded]
             if name in ALIGNED:
@@ -70,7 +84,7 @@ def compile_variant(variant: Variant, *, capability: int) -> Any:
     return triton_compile(
         ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes),
         target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": variant.num_warps, "num_stages": variant.num_stages},
+        options=options_of(variant),
     )
 
 

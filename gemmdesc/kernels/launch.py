@@ -12,11 +12,14 @@ from gemmdesc.descriptor import GEMMDesc, Start
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, Packing, Structure, choose_kernel
-from gemmdesc.kernels.compiling import KERNELS, constants_of
+from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, Packing, choose_kernel
+from gemmdesc.kernels.compiling import KERNELS, constants_of, options_of
 from gemmdesc.kernels.config import KernelConfig
+from gemmdesc.kernels.launch_nest import launch_nest
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
+from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.slices import Merge, Slices
+from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variants import (
     MERGE_BLOCK,
     PACK_LANES,
@@ -88,26 +91,29 @@ def run(
     *,
     config: KernelConfig | None = None,
     structure: Structure | None = None,
-) -> KernelChoice | Declined:
+) -> KernelChoice | NestChoice | Declined:
     """Choose and launch; ``out`` is written unless the choice declines.
 
     Raises:
         InvalidInputError: the tensors do not form a product.
     """
     choice = choose_kernel(desc, kernel_meta(a, b, out), card, config=config, structure=structure)
-    if isinstance(choice, KernelChoice):
+    if not isinstance(choice, Declined):
         launch(choice, a, b, out)
     return choice
 
 
-def launch(choice: KernelChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+def launch(choice: KernelChoice | NestChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     """Launch ``choice`` on the tensors it was made for, on the current stream of their device."""
     with torch.cuda.device(a.device):
         launch_here(choice, a, b, out)
 
 
-def launch_here(choice: KernelChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+def launch_here(choice: KernelChoice | NestChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     """:func:`launch` where the tensors' device is already the current one."""
+    if isinstance(choice, NestChoice):
+        launch_nest(choice, a, b, out, _launch)
+        return
     if choice.swapped:
         a, b, out = b.T, a.T, out.T
     if not choice.merges:
@@ -137,7 +143,7 @@ def _launch_chain(
 
 def _launch(variant: Variant, programs: int, *arguments: Any) -> None:
     kernel = KERNELS[variant.kernel]
-    kernel[(programs,)](*arguments, **constants_of(variant), num_warps=variant.num_warps, num_stages=variant.num_stages)
+    kernel[(programs,)](*arguments, **constants_of(variant), **options_of(variant))
 
 
 def _pack(

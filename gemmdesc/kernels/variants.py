@@ -12,14 +12,18 @@ from itertools import product
 
 from gemmdesc.descriptor import Start
 from gemmdesc.dtypes import DType
-from gemmdesc.kernels.choose import KernelChoice, Structure, configs_of, foldable
+from gemmdesc.kernels.choose import KernelChoice, configs_of, foldable
 from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.meta import Layout
+from gemmdesc.kernels.nest import NEST_CONFIGS, NestChoice, NestConfig
 from gemmdesc.kernels.slices import OPERAND_DTYPES, STEP_SIZES, Merge, output_dtypes
+from gemmdesc.kernels.structure import Structure
 
 Constant = bool | int | str
 #: Elements that one program of the merge folds.
 MERGE_BLOCK = 512
+#: Outputs of which one program folds one cut of a nest.
+FOLD_BLOCK = 256
 #: Rows and lanes that one program of the repacking copies.
 PACK_ROWS = 64
 PACK_LANES = 64
@@ -37,7 +41,8 @@ _POINTER_LAYOUTS = (
 class Variant:
     """One compiled kernel: pointer types and ``constants`` fix it.  A constant that names a type is its DType spelling.
 
-    ``loaded`` is the type behind its input pointers or descriptors, ``stored`` that behind its output.
+    ``loaded`` is the type behind its input pointers or descriptors, ``stored`` that behind its output.  ``fp_fusion``:
+    whether the compiler may contract a multiplication and an addition.
     """
 
     kernel: str
@@ -46,6 +51,7 @@ class Variant:
     constants: tuple[tuple[str, Constant], ...]
     num_warps: int
     num_stages: int
+    fp_fusion: bool = True
 
 
 def chain_variant(choice: KernelChoice) -> Variant:
@@ -125,8 +131,40 @@ def pack_variant(layout: Layout, *, dtype: DType, instruction_k: int, wide_offse
     )
 
 
-def variants_of(choice: KernelChoice) -> tuple[Variant, ...]:
+def leaves_variant(choice: NestChoice) -> Variant:
+    """The kernel that computes the chains of ``choice``."""
+    return _leaves_variant(choice.config, choice.operand_dtype, choice.fused, choice.wide_offsets)
+
+
+def _leaves_variant(config: NestConfig, loaded: DType, fused: bool, wide_offsets: bool) -> Variant:
+    constants: dict[str, Constant] = {
+        "FUSED": fused,
+        "WIDE_OFFSETS": wide_offsets,
+        "BLOCK_OUTPUTS": config.block_outputs,
+        "BLOCK_LEAVES": config.block_leaves,
+    }
+    return Variant(
+        kernel="scalar_leaves", loaded=loaded, stored=DType.FLOAT32, constants=tuple(constants.items()),
+        num_warps=config.num_warps, num_stages=_COPY_STAGES, fp_fusion=fused,
+    )  # fmt: skip
+
+
+def fold_variant(merge: Merge, stored: DType) -> Variant:
+    """The kernel that folds one cut of a nest."""
+    constants: dict[str, Constant] = {
+        "PARTIAL_DTYPE": merge.partial_dtype.value, "MERGE_DTYPE": merge.merge_dtype.value, "BLOCK": FOLD_BLOCK,
+    }  # fmt: skip
+    return Variant(
+        kernel="fold_level", loaded=DType.FLOAT32, stored=stored, constants=tuple(constants.items()),
+        num_warps=_COPY_WARPS, num_stages=_COPY_STAGES,
+    )  # fmt: skip
+
+
+def variants_of(choice: KernelChoice | NestChoice) -> tuple[Variant, ...]:
     """Every kernel that launching ``choice`` runs, a merge with narrow offsets standing for both of its widths."""
+    if isinstance(choice, NestChoice):
+        inner = tuple(dict.fromkeys(fold_variant(f, DType.FLOAT32) for f in choice.folds[:-1]))
+        return (leaves_variant(choice), *inner, fold_variant(choice.folds[-1], choice.output_dtype))
     found = [chain_variant(choice)]
     if choice.packing is not None:
         step = choice.slices.instruction_k
@@ -165,6 +203,7 @@ def enumerate_variants(shared_bytes: int) -> frozenset[Variant]:
         *_pointer_variants(shared_bytes),
         *_pack_variants(),
         *_merge_variants(),
+        *_nest_variants(),
     )
     return frozenset(parts)
 
@@ -217,3 +256,10 @@ def _merges() -> tuple[Merge, ...]:
 def _merge_variants() -> Iterator[Variant]:
     for merge, stored, wide in product(_merges(), _FLOATS, (False, True)):
         yield merge_variant(merge, stored, wide_offsets=wide)
+
+
+def _nest_variants() -> Iterator[Variant]:
+    for config, loaded, fused, wide in product(NEST_CONFIGS, OPERAND_DTYPES, (True, False), (False, True)):
+        yield _leaves_variant(config, loaded, fused, wide)
+    for merge, stored in product(_merges(), _FLOATS):
+        yield fold_variant(merge, stored)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmdesc.errors import Declined
+from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.plan.values import Plan
 from gemmdesc.plan.words import in_words
 from gemmdesc.problem import DeviceId, LibraryId, to_plain
@@ -113,6 +114,9 @@ def _evidence(plan: Plan) -> str:
 
 def _kernel(plan: Plan) -> str:
     kernel = plan.kernel
+    if isinstance(kernel, NestChoice):
+        tile = f"{kernel.config.block_outputs} outputs x {kernel.config.block_leaves} chains"
+        return f"{kernel.structure.value}, {tile}, {len(kernel.folds)} folds"
     c = kernel.config
     parts = [f"{kernel.structure.value}, tiles {c.block_m}x{c.block_n}x{c.block_k}"]
     if kernel.slices.count > 1:

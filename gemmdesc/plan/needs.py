@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice
 from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.variants import MERGE_BLOCK, Variant, merge_variant, variants_of
 
 
-def needed_variants(choice: KernelChoice, meta: KernelMeta) -> frozenset[Variant]:
+def needed_variants(choice: KernelChoice | NestChoice, meta: KernelMeta) -> frozenset[Variant]:
     """Every variant that launching ``choice`` on the tensors of ``meta`` needs, the merge in its width."""
     needed = frozenset(variants_of(choice))
+    if isinstance(choice, NestChoice):
+        return needed
     merge = choice.slices.merge
     if not choice.merges or merge is None:
         return needed

@@ -8,6 +8,7 @@ from functools import cached_property
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.kernels.choose import KernelChoice
 from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.variants import Variant
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.plan.needs import needed_variants
@@ -60,7 +61,7 @@ class Decision:
     row: ProfileRow
     rule: Rule
     descriptor: GEMMDesc
-    kernel: KernelChoice
+    kernel: KernelChoice | NestChoice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class Plan:
     row: ProfileRow
     rule: Rule
     descriptor: GEMMDesc
-    kernel: KernelChoice
+    kernel: KernelChoice | NestChoice
     meta: KernelMeta
     captured: bool
     library: LibraryId

@@ -1,0 +1,23 @@
+"""The names of the accumulation kernels."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Structure(Enum):
+    """The accumulation kernels.
+
+    A merge follows all but the folded chain where there are slices to fold; a scalar nest is chains and their folds.
+    """
+
+    CHAIN_TMA = "chain_tma"
+    FOLDED_CHAIN = "folded_chain"
+    CHAIN_POINTER = "chain_pointer"
+    GROUPED_CHAIN = "grouped_chain"
+    SCALAR_NEST = "scalar_nest"
+
+    @property
+    def by_descriptor(self) -> bool:
+        """Whether operands are read through tensor descriptors."""
+        return self in (Structure.CHAIN_TMA, Structure.FOLDED_CHAIN)
