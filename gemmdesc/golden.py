@@ -20,17 +20,8 @@ from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import Declined, GemmdescError, InvalidInputError
 from gemmdesc.library.interface import Window
 from gemmdesc.operands import Family, HashOperand
-from gemmdesc.problem import (
-    AlgoConfig,
-    DeviceId,
-    GemmProblem,
-    LibraryId,
-    LibraryVersion,
-    answer_from_plain,
-    environment,
-    problem_from_plain,
-    to_plain,
-)
+from gemmdesc.plain import answer_from_plain, problem_from_plain, to_plain
+from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, LibraryId, LibraryVersion, environment
 from gemmdesc.profiles import ProfileIndex, lookup
 from gemmdesc.rule import evaluate_rule
 

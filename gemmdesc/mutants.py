@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gemmdesc.descriptor import Contiguous, Cut, GEMMDesc, ResidueFirst, ResidueLast, ScalarStep, Short, Start
+from gemmdesc.descriptor import (
+    Contiguous,
+    Cut,
+    GEMMDesc,
+    ResidueFirst,
+    ResidueLast,
+    ScalarStep,
+    Short,
+    Start,
+    Strided,
+)
 from gemmdesc.dtypes import DType
 from gemmdesc.normal_form import normal_form
 
@@ -17,7 +27,8 @@ _TURNS = 5
 class Mutant:
     """``kind`` names what was changed, ``change`` also how.
 
-    The kind is one of chunk, residue, partial_type, merge_type, instruction_k, start, slice_order, tail and fused.
+    The kind is one of chunk, lanes, residue, partial_type, merge_type, instruction_k, start, slice_order, tail and
+    fused.
     """
 
     kind: str
@@ -71,6 +82,16 @@ def _other_residues(desc: GEMMDesc) -> tuple[ResidueLast | ResidueFirst, ...]:
     return (ResidueLast(), *dict.fromkeys(t for t in (*near, *turns) if t != residue))
 
 
+def _other_deals(layout: Strided) -> Iterator[Strided]:
+    """Twice and half as many parts; twice, half and one more and less of a unit."""
+    for count in (2 * layout.count, layout.count // 2):
+        if count >= 1:
+            yield replace(layout, count=count)
+    for unit in dict.fromkeys((2 * layout.unit, layout.unit // 2, layout.unit + 1, layout.unit - 1)):
+        if unit >= 1 and unit != layout.unit:
+            yield replace(layout, unit=unit)
+
+
 def _cut_mutants(cut: Cut, output: DType) -> Iterator[tuple[str, str, Cut]]:
     narrow = output if output is not DType.FLOAT32 else DType.FLOAT16
     layout = cut.layout
@@ -82,6 +103,9 @@ def _cut_mutants(cut: Cut, output: DType) -> Iterator[tuple[str, str, Cut]]:
         # The short part at the other end: the slices meet in another order of sizes.
         other = Short.FIRST if layout.short is Short.LAST else Short.LAST
         yield "slice_order", other.value, replace(cut, layout=replace(layout, short=other))
+    else:
+        for changed in _other_deals(layout):
+            yield "lanes", f"{changed.count}x{changed.unit}", replace(cut, layout=changed)
     partial = narrow if cut.partial_dtype is DType.FLOAT32 else DType.FLOAT32
     yield "partial_type", partial.value, replace(cut, partial_dtype=partial)
     merge = narrow if cut.merge_dtype is DType.FLOAT32 else DType.FLOAT32

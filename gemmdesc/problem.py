@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
-from typing import Any
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
@@ -242,51 +241,6 @@ class DeviceId:
     def folder(self) -> str:
         """The profile folder's name, ``sm_90-132``."""
         return f"{self.sm}-{self.sm_count}"
-
-
-def to_plain(value: Any) -> Any:
-    """JSON-ready form of any value of this module."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, tuple):
-        return [to_plain(v) for v in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: to_plain(v) for name, v in _shallow(value).items()}
-    return value
-
-
-def _shallow(value: Any) -> dict[str, Any]:
-    return {f.name: getattr(value, f.name) for f in fields(value)}
-
-
-def problem_from_plain(data: dict[str, Any]) -> GemmProblem:
-    """The problem that :func:`to_plain` wrote.
-
-    Raises:
-        InvalidInputError: a field is missing, unknown or out of range.
-    """
-    enums: dict[str, type[Enum]] = {
-        "a_dtype": DType, "b_dtype": DType, "d_dtype": DType, "scale_dtype": DType, "transa": Transpose,
-        "transb": Transpose, "compute_type": ComputeType, "alpha": ScalarClass, "beta": ScalarClass,
-        "epilogue": Epilogue,
-    }  # fmt: skip
-    try:
-        values: dict[str, Any] = {name: enums[name](v) if name in enums else v for name, v in data.items()}
-        return GemmProblem(**values)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"problem must hold the fields of GemmProblem ({error}) (got {data})") from None
-
-
-def answer_from_plain(data: dict[str, Any]) -> AlgoConfig:
-    """The answer that :func:`to_plain` wrote.
-
-    Raises:
-        InvalidInputError: a field is missing or unknown.
-    """
-    try:
-        return AlgoConfig(**data)
-    except TypeError as error:
-        raise InvalidInputError(f"answer must hold the fields of AlgoConfig ({error}) (got {data})") from None
 
 
 def attributes(answer: AlgoConfig) -> dict[str, int]:

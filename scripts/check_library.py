@@ -37,7 +37,8 @@ from gemmdesc.library.stability import Stability, run_to_run
 from gemmdesc.library.storage import a_shape, allocate, b_shape, d_shape, empty_d, result_of, store_a, store_b
 from gemmdesc.library.torch_settings import read_settings
 from gemmdesc.operands import Family, HashOperand
-from gemmdesc.problem import AlgoConfig, Failed, GemmProblem, Refused, dense_problem, to_plain
+from gemmdesc.plain import to_plain
+from gemmdesc.problem import AlgoConfig, Failed, GemmProblem, Refused, dense_problem
 from gemmdesc.routes import TensorMeta, route_mm, swaps_operands, tensor_meta
 
 REGIMES = ("multiples_of_8", "unrounded", "skinny_and_deep", "vectors", "small")

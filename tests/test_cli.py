@@ -16,7 +16,7 @@ from gemmdesc.cli import app
 from gemmdesc.cli.output import Progress
 from gemmdesc.dtypes import DType
 from gemmdesc.golden import Golden, Provenance, write_golden
-from gemmdesc.problem import to_plain
+from gemmdesc.plain import to_plain
 from gemmdesc.profiles import index_profile, profile_path, write_profile
 from gemmdesc.rule import Rule
 from gemmdesc.verification.hidden import hidden_library, hide

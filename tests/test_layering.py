@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gemmdesc"
 ORDER = (
     (("errors", "dtypes", "bits"),),
     (("descriptor",),),
-    (("schedule", "text", "normal_form", "expressions", "problem", "rule"),),
+    (("schedule", "text", "normal_form", "expressions", "problem", "plain", "rule"),),
     (("arithmetic", "operands", "rivals", "mutants"),),
     (("library",), ("profiles",), ("kernels",), ("equivalence",)),
     (("plan", "routes"), ("probe",)),

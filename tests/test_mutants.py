@@ -84,7 +84,7 @@ def test_a_narrow_type_is_the_output_s_own() -> None:
     assert types == {BF16}
 
 
-def test_strided_layouts_have_no_chunk() -> None:
+def test_strided_layouts_have_lanes_and_no_chunk() -> None:
     desc = desc_of(Order(spans=("256",)))
     (cut,) = desc.cuts
     strided = GEMMDesc(
@@ -93,8 +93,10 @@ def test_strided_layouts_have_no_chunk() -> None:
             layout=Strided(count=4, unit=16), partial_dtype=FP32, merge_dtype=FP32, start=Start.FIRST,
         ),),
     )  # fmt: skip
-    kinds = {m.kind for m in mutants(strided, K)}
-    assert kinds == {"instruction_k", "residue", "partial_type", "merge_type"}
+    found = mutants(strided, K)
+    assert {m.kind for m in found} == {"instruction_k", "residue", "partial_type", "merge_type", "lanes"}
+    deals = [m.desc.cuts[0].layout for m in found if m.kind == "lanes"]
+    assert deals == [Strided(count=c, unit=u) for c, u in ((8, 16), (2, 16), (4, 32), (4, 8), (4, 17), (4, 15))]
 
 
 def test_a_scalar_step_fuses_or_not() -> None:

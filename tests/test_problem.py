@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import GemmdescError, InvalidInputError
+from gemmdesc.plain import answer_from_plain, problem_from_plain, to_plain
 from gemmdesc.problem import (
     ANSWER_ATTRIBUTES,
     AlgoConfig,
@@ -22,12 +23,9 @@ from gemmdesc.problem import (
     LibraryId,
     LibraryVersion,
     Transpose,
-    answer_from_plain,
     attributes,
     dense_problem,
     environment,
-    problem_from_plain,
-    to_plain,
 )
 from tests.strategies import problems
 

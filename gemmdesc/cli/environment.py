@@ -61,7 +61,7 @@ def _versions() -> dict[str, str | None]:
 def _device() -> dict[str, Any]:
     from gemmdesc.errors import GemmdescError
     from gemmdesc.library.device import device_id, driver_version
-    from gemmdesc.problem import to_plain
+    from gemmdesc.plain import to_plain
 
     try:
         found: dict[str, Any] = to_plain(device_id())

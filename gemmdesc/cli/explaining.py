@@ -133,7 +133,7 @@ def read_answer(path: Path) -> AlgoConfig:
     import json as reader
 
     from gemmdesc.errors import InvalidInputError
-    from gemmdesc.problem import answer_from_plain
+    from gemmdesc.plain import answer_from_plain
 
     try:
         data: Any = reader.loads(path.read_text())

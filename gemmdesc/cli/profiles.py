@@ -93,7 +93,7 @@ def _applying() -> Path | None:
 
 
 def _profile_data(profile: Profile, path: Path) -> dict[str, Any]:
-    from gemmdesc.problem import to_plain
+    from gemmdesc.plain import to_plain
     from gemmdesc.profiles import profile_digest
 
     metadata = profile.metadata

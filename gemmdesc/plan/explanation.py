@@ -9,9 +9,10 @@ from typing import Any
 
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.nest import NestChoice
+from gemmdesc.plain import to_plain
 from gemmdesc.plan.values import Plan
 from gemmdesc.plan.words import in_words
-from gemmdesc.problem import DeviceId, LibraryId, to_plain
+from gemmdesc.problem import DeviceId, LibraryId
 from gemmdesc.text import to_text
 
 

@@ -7,11 +7,12 @@ from functools import lru_cache
 
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.normal_form import same_bits
+from gemmdesc.plain import answer_from_plain
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.examples import Draws, Variant
 from gemmdesc.probe.trials import Verified
-from gemmdesc.problem import ANSWER_ATTRIBUTES, answer_from_plain, environment
+from gemmdesc.problem import ANSWER_ATTRIBUTES, environment
 from gemmdesc.rule import Rule, evaluate_rule, parse_rule
 
 #: Rules of a campaign whose texts are kept parsed.

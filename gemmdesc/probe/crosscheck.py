@@ -16,13 +16,14 @@ from typing import Any
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import CampaignError, Declined
 from gemmdesc.normal_form import same_bits
+from gemmdesc.plain import answer_from_plain
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.offline import recorded_scope
 from gemmdesc.probe.records import session_from_plain, verified_from_plain
 from gemmdesc.probe.sampling import draw_problem
 from gemmdesc.probe.trials import Verified
-from gemmdesc.problem import ANSWER_ATTRIBUTES, AlgoConfig, GemmProblem, answer_from_plain, environment
+from gemmdesc.problem import ANSWER_ATTRIBUTES, AlgoConfig, GemmProblem, environment
 from gemmdesc.profiles import (
     DeclineOutcome,
     Evidence,

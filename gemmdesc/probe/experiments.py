@@ -34,6 +34,11 @@ class Reader(Protocol):
     @property
     def k(self) -> int: ...
 
+    @property
+    def width(self) -> int:
+        """Experiments that one launch holds."""
+        ...
+
     def values(self, patterns: Sequence[Pattern], *, other: float = 1.0) -> Floats:
         """One output value per pattern; every product is with ``other`` (1.0).
 

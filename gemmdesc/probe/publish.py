@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gemmdesc.errors import Declined
+from gemmdesc.plain import answer_from_plain
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Findings
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
 from gemmdesc.probe.sampling import draw_problem
 from gemmdesc.probe.trials import Verified
-from gemmdesc.problem import ANSWER_ATTRIBUTES, AlgoConfig, DeviceId, GemmProblem, LibraryId, answer_from_plain
+from gemmdesc.problem import ANSWER_ATTRIBUTES, AlgoConfig, DeviceId, GemmProblem, LibraryId
 from gemmdesc.profiles import (
     DeclineOutcome,
     Evidence,

@@ -14,8 +14,10 @@ from gemmdesc.probe.tree import Tree, TreeError, chain_items, leaves
 from gemmdesc.probe.walks import (
     read_element_tree,
     read_fused,
+    read_negative_zero,
     read_part_ends,
     read_part_tree,
+    read_sampled_tree,
     read_steps,
     read_summed,
 )
@@ -35,13 +37,14 @@ def read_answer(reader: Reader, problem: GemmProblem, answer: AlgoConfig) -> Rea
     summed_k, holes = read_summed(reader)
     anomalies = [f"k = {h} is not summed" for h in holes]
     fused = read_fused(reader, summed_k, size)
-    tree = read_element_tree(reader, summed_k, size)
     if not fused:
+        tree = read_sampled_tree(reader, summed_k, size)
         return Reading(
             problem=problem, answer=answer, summed_k=summed_k, part_ends=(summed_k,), part_tree=0, windows=(),
             arithmetic=StepArithmetic(), merge=MergeTypes(), fused=fused, element_tree=tree,
-            anomalies=tuple(anomalies),
+            negative_zero=read_negative_zero(reader, summed_k), anomalies=tuple(anomalies),
         )  # fmt: skip
+    tree = read_element_tree(reader, summed_k, size)
     part_ends = read_part_ends(reader, summed_k, size)
     bounds = [(0, min(WINDOW_K, summed_k)), *_further_windows(part_ends)]
     windows = [read_steps(reader, begin, end, size) for begin, end in bounds]

@@ -31,12 +31,16 @@ class LibraryReader:
         return self._problem.k
 
     @property
+    def width(self) -> int:
+        return max(self._problem.m, self._problem.n)
+
+    @property
     def operand_dtype(self) -> DType:
         return self._problem.a_dtype if self._along_m else self._problem.b_dtype
 
     def values(self, patterns: Sequence[Pattern], *, other: float = 1.0) -> Floats:
         """See :class:`~gemmdesc.probe.experiments.Reader`."""
-        width = self._problem.m if self._along_m else self._problem.n
+        width = self.width
         blocks = [self._block(patterns[i : i + width], other) for i in range(0, len(patterns), width)]
         return np.concatenate(blocks) if blocks else np.zeros(0)
 

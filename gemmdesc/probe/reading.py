@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmdesc.errors import InvalidInputError
+from gemmdesc.plain import answer_from_plain, launch_from_plain, problem_from_plain, to_plain
 from gemmdesc.probe.tree import Tree
-from gemmdesc.problem import AlgoConfig, GemmProblem, answer_from_plain, problem_from_plain, to_plain
+from gemmdesc.problem import AlgoConfig, GemmProblem, Launch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,9 @@ class Reading:
 
     ``part_tree`` joins part numbers; ``windows`` hold step boundaries (absolute k).  ``fused``: whether several
     products meet in one step (None: too few products to tell); where they do not, nothing further was read but the
-    tree over k, if that is small.  ``anomalies`` say in words what fits no hypothesis.
+    tree over k, of all of them or of some, and ``negative_zero``, whether the output is -0.0 where every product is.
+    ``launch``: what the library would enqueue, if that was captured.  ``anomalies`` say in words what fits no
+    hypothesis.
     """
 
     problem: GemmProblem
@@ -69,6 +72,8 @@ class Reading:
     merge: MergeTypes
     fused: bool | None
     element_tree: Tree | None = None
+    negative_zero: bool | None = None
+    launch: Launch | None = None
     anomalies: tuple[str, ...] = ()
     launches: int = 0
     experiments: int = 0
@@ -95,6 +100,7 @@ def reading_from_plain(data: dict[str, Any]) -> Reading:
                 "part_ends": tuple(data["part_ends"]),
                 "part_tree": _tree(data["part_tree"]),
                 "element_tree": None if data["element_tree"] is None else _tree(data["element_tree"]),
+                "launch": None if data.get("launch") is None else launch_from_plain(data["launch"]),
                 "windows": tuple(StepWindow(**{**w, "ends": tuple(w["ends"])}) for w in data["windows"]),
                 "arithmetic": StepArithmetic(**data["arithmetic"]),
                 "merge": MergeTypes(**data["merge"]),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmdesc.descriptor import Cut, FusedDot
 from gemmdesc.dtypes import DType
+from gemmdesc.plain import to_plain
 from gemmdesc.probe.answers import AnswerKey, Types, key_from_plain, key_to_plain
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.examples import Variant
@@ -15,7 +16,7 @@ from gemmdesc.probe.projection import Row, Solved
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.trials import Verified
-from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion, Transpose, to_plain
+from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion, Transpose
 from gemmdesc.rule import Rule, parse_rule
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import numpy as np
 
 from gemmdesc.expressions import evaluate_all
 from gemmdesc.library.interface import Library
+from gemmdesc.plain import answer_from_plain
 from gemmdesc.probe.answers import slices_at_launch
 from gemmdesc.probe.examples import Draws, Variant, other_layouts, varied
 from gemmdesc.probe.experiments import ReferenceFailed
@@ -22,7 +23,7 @@ from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.scan import Tally
 from gemmdesc.probe.workers import Workers
-from gemmdesc.problem import ANSWER_ATTRIBUTES, GemmProblem, answer_from_plain, environment
+from gemmdesc.problem import ANSWER_ATTRIBUTES, GemmProblem, environment
 
 #: Readings of one family in the first round, which shows whether it is worth reading at all, and in the second.
 FIRST_READINGS, READINGS = 3, 40

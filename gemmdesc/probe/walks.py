@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from random import Random
 
 import numpy as np
 
@@ -20,6 +21,10 @@ from gemmdesc.probe.tree import Tree, TreeError, recover_tree
 _ROUND = 192
 #: At most this many sites take part in one recovered tree.
 MOST_SITES = 96
+#: Sites of a sampled tree, by how many experiments one launch holds at least.
+_SAMPLED = ((64, 420), (8, 160), (1, 70))
+#: Products that one experiment writes at most.
+_MOST_WRITTEN = 4096
 #: Neighbouring triples tried for a fused step; more than any instruction_k, so that one lies inside a step.
 _TRIPLES = 24
 
@@ -161,16 +166,47 @@ def read_element_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree |
     """The whole tree over k, without any hypothesis; None where k is beyond ``MOST_SITES`` or the sizes fit no tree."""
     if not 2 <= summed_k <= min(MOST_SITES, size.countable):
         return None
+    return _tree_over(reader, range(summed_k), size)
 
+
+def read_sampled_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree | None:
+    """The tree over all k, or over as many as are worth their launches; None where the sizes fit no tree.
+
+    Of many k the first third of the sites are the first, some are the last, and the rest lie anywhere between.
+    """
+    if summed_k < 2:
+        return None
+    most = next(sites for width, sites in _SAMPLED if reader.width >= width)
+    return _tree_over(reader, sampled_sites(summed_k, min(most, size.countable)), size)
+
+
+def sampled_sites(k: int, most: int) -> list[int]:
+    """All of ``k`` sites, or ``most`` of them: the same ones every time."""
+    if k <= most:
+        return list(range(k))
+    head, tail = most // 3, most // 8
+    between = Random(k).sample(range(head, k - tail), most - head - tail)
+    return sorted({*range(head), *between, *range(k - tail, k)})
+
+
+def _tree_over(reader: Reader, sites: Sequence[int], size: Magnitudes) -> Tree | None:
     def oracle(one: int, others: Sequence[int]) -> list[int]:
         patterns = [
-            tuple((p, size.big if p == one else -size.big if p == other else size.tiny) for p in range(summed_k))
+            tuple((p, size.big if p == one else -size.big if p == other else size.tiny) for p in sites)
             for other in others
         ]
         left = reader.values(patterns) / size.tiny
-        return [summed_k - int(x) if x == int(x) and 0 <= x < summed_k else -1 for x in left]
+        return [len(sites) - int(x) if x == int(x) and 0 <= x < len(sites) else -1 for x in left]
 
     try:
-        return recover_tree(range(summed_k), oracle)
+        return recover_tree(sites, oracle)
     except TreeError:
         return None
+
+
+def read_negative_zero(reader: Reader, summed_k: int) -> bool | None:
+    """Whether the output is -0.0 where every product is; None where k is too long to write them all."""
+    if not 1 <= summed_k <= _MOST_WRITTEN:
+        return None
+    (value,) = reader.values([tuple((k, -0.0) for k in range(summed_k))])
+    return bool(np.signbit(value))

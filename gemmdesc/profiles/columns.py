@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gemmdesc.dtypes import DType, parse_dtype
 from gemmdesc.errors import Declined, GemmdescError, ProfileError
-from gemmdesc.problem import (
-    ANSWER_ATTRIBUTES,
-    ComputeType,
-    Epilogue,
-    KernelNode,
-    Launch,
-    ScalarClass,
-    answer_from_plain,
-    problem_from_plain,
-    to_plain,
-)
+from gemmdesc.plain import answer_from_plain, launch_from_plain, problem_from_plain, to_plain
+from gemmdesc.problem import ANSWER_ATTRIBUTES, ComputeType, Epilogue, ScalarClass
 from gemmdesc.profiles.schema import (
     DeclineOutcome,
     Evidence,
@@ -155,23 +146,9 @@ def _evidence(record: Record) -> Evidence:
         example=Example(
             problem=problem_from_plain(json.loads(record["example_problem"])),
             answer=answer_from_plain(json.loads(record["example_answer"])),
-            launch=None if launch is None else _launch(json.loads(launch)),
+            launch=None if launch is None else launch_from_plain(json.loads(launch)),
         ),
     )
-
-
-def _launch(data: Record) -> Launch:
-    kernels = tuple(
-        KernelNode(
-            name=kernel["name"],
-            grid=tuple(kernel["grid"]),
-            block=tuple(kernel["block"]),
-            cluster=tuple(kernel["cluster"]),
-            shared_bytes=kernel["shared_bytes"],
-        )
-        for kernel in data["kernels"]
-    )
-    return Launch(kernels=kernels, memset_bytes=tuple(data["memset_bytes"]))
 
 
 def _json(value: object) -> str:

@@ -8,7 +8,8 @@ from time import perf_counter
 
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.library.interface import Library
-from gemmdesc.problem import Launch, to_plain
+from gemmdesc.plain import to_plain
+from gemmdesc.problem import Launch
 from gemmdesc.verification.bench import Bench, Compared, Comparison, Prepared, Unprepared
 from gemmdesc.verification.cases import Case, case_to_plain
 from gemmdesc.verification.draws import draws_of
