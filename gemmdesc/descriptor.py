@@ -132,17 +132,27 @@ class FusedDot:
 
 @dataclass(frozen=True, kw_only=True)
 class ScalarStep:
-    """A CUDA-core step of one product in float32, nearest even: one rounding if ``fused``, else two."""
+    """A CUDA-core step of one product in float32, nearest even: one rounding if ``fused``, else two.
+
+    ``start``: the chain opens with +0.0, or with -0.0, which leaves its first product as it is.
+    """
 
     fused: bool
+    start: Start = Start.ZERO
 
     def __post_init__(self) -> None:
         _instance("scalar_step.fused", self.fused, bool)
+        _instance("scalar_step.start", self.start, Start)
+
+    @property
+    def opening(self) -> float:
+        """What the chain's first product is added to."""
+        return 0.0 if self.start is Start.ZERO else -0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accumulator:
-    """The leaf: one chain over its k, ``instruction_k`` products a step, starting from +0.0."""
+    """The leaf: one chain over its k, ``instruction_k`` products a step, from +0.0 or as a scalar step says."""
 
     instruction_k: int = field(metadata=VARIABLE)
     residue: ResidueLast | ResidueFirst

@@ -56,20 +56,22 @@ def _leaf_mutants(desc: GEMMDesc) -> Iterator[Mutant]:
     """Of the accumulator; a scalar step has no size, and its products no turns, but it fuses them or not."""
     leaf = desc.accumulator
     if isinstance(leaf.step, ScalarStep):
-        step = ScalarStep(fused=not leaf.step.fused)
-        changed = replace(desc, accumulator=replace(leaf, step=step))
-        yield Mutant(kind="fused", change=f"fused={step.fused}", desc=changed)
+        other = Start.ZERO if leaf.step.start is Start.FIRST else Start.FIRST
+        steps = {"fused": replace(leaf.step, fused=not leaf.step.fused), "start": replace(leaf.step, start=other)}
+        for kind, step in steps.items():
+            changed = replace(desc, accumulator=replace(leaf, step=step))
+            yield Mutant(kind=kind, change=f"accumulator.{kind}", desc=changed)
         return
     for g in (leaf.instruction_k * 2, leaf.instruction_k // 2):
         residue = leaf.residue
         if g >= 2:
             if isinstance(residue, ResidueFirst) and residue.k_loop_step % g:
                 residue = ResidueFirst(k_loop_step=g)
-            other = replace(leaf, instruction_k=g, residue=residue)
-            yield Mutant(kind="instruction_k", change=f"instruction_k={g}", desc=replace(desc, accumulator=other))
+            stepped = replace(leaf, instruction_k=g, residue=residue)
+            yield Mutant(kind="instruction_k", change=f"instruction_k={g}", desc=replace(desc, accumulator=stepped))
     for residue in _other_residues(desc):
-        other = replace(leaf, residue=residue)
-        yield Mutant(kind="residue", change=str(residue), desc=replace(desc, accumulator=other))
+        turned = replace(leaf, residue=residue)
+        yield Mutant(kind="residue", change=str(residue), desc=replace(desc, accumulator=turned))
 
 
 def _other_residues(desc: GEMMDesc) -> tuple[ResidueLast | ResidueFirst, ...]:

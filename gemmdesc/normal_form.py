@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gemmdesc.descriptor import CastTo, FusedDot, GEMMDesc, ScalarStep
+from gemmdesc.descriptor import CastTo, FusedDot, GEMMDesc, ScalarStep, Start
 from gemmdesc.dtypes import DType, represents
 from gemmdesc.schedule import ROUNDINGS, Index, Op, Schedule, make_schedule
 from gemmdesc.text import to_text
@@ -72,7 +72,8 @@ def _hash(*parts: bytes) -> bytes:
     return h.digest()[:16]
 
 
-_EMPTY_DIGEST = _hash(b"empty")
+#: An empty sum of +0.0, and one of -0.0.
+_EMPTY_DIGEST, _NOTHING_DIGEST = _hash(b"empty"), _hash(b"nothing")
 
 
 def _fold(desc: GEMMDesc, schedule: Schedule) -> _Node:
@@ -108,7 +109,9 @@ class _Leaves:
             if not zero_exponent_shows(step, desc.a_dtype, desc.b_dtype):
                 step = replace(step, zero_exponent=_HIDDEN)
         elif _product_exact(desc):
-            step = ScalarStep(fused=True)
+            step = replace(step, fused=True)
+        # A chain from +0.0 is never -0.0, as +0.0 plus anything is not; a fused step returns +0.0 for an exact zero.
+        self._negative_zero = isinstance(step, ScalarStep) and step.start is Start.FIRST
         self._model = to_text(step).encode()
         self._schedule = schedule
         self._offsets = schedule.leaf_offsets.tolist()
@@ -121,11 +124,9 @@ class _Leaves:
     def node(self, leaf: int) -> _Node:
         begin, end = self._offsets[leaf], self._offsets[leaf + 1]
         if begin == end:
-            return _Node(_EMPTY_DIGEST, self._dtype, False)
-        # A chain starts from +0.0, and +0.0 plus anything is never -0.0; a fused step returns +0.0 for an exact zero.
-        return _Node(
-            _hash(b"leaf", self._model, self._steps(leaf, begin, end), self._ks(leaf, begin, end)), self._dtype, False
-        )
+            return _Node(_NOTHING_DIGEST if self._negative_zero else _EMPTY_DIGEST, self._dtype, self._negative_zero)
+        digest = _hash(b"leaf", self._model, self._steps(leaf, begin, end), self._ks(leaf, begin, end))
+        return _Node(digest, self._dtype, self._negative_zero)
 
     def _steps(self, leaf: int, begin: int, end: int) -> bytes:
         """Where steps end within the leaf, which depends on its length alone."""
@@ -171,13 +172,17 @@ def _product_exact(desc: GEMMDesc) -> bool:
 
 
 def _round(node: _Node, dtype: DType) -> _Node:
-    if represents(dtype, node.dtype) or node.digest == _EMPTY_DIGEST:
+    if represents(dtype, node.dtype) or node.digest in (_EMPTY_DIGEST, _NOTHING_DIGEST):
         return node
     # A tiny negative value may round to -0.0.
     return _Node(_hash(b"round", dtype.value.encode(), node.digest), dtype, True)
 
 
 def _add(left: _Node, right: _Node) -> _Node:
+    if left.digest == _NOTHING_DIGEST:
+        return right
+    if right.digest == _NOTHING_DIGEST:
+        return left
     if left.digest == _EMPTY_DIGEST:
         return _positive_zero(right)
     if right.digest == _EMPTY_DIGEST:
@@ -190,4 +195,6 @@ def _add(left: _Node, right: _Node) -> _Node:
 def _positive_zero(node: _Node) -> _Node:
     if not node.negative_zero:
         return node
+    if node.digest == _NOTHING_DIGEST:
+        return _Node(_EMPTY_DIGEST, node.dtype, False)
     return _Node(_hash(b"add zero", node.digest), node.dtype, False)

@@ -77,7 +77,7 @@ def groups(ks: list[int], accumulator: Accumulator) -> list[list[int]]:
 
 def _leaf(desc: GEMMDesc, ks: list[int], a: Sequence[int], b: Sequence[int]) -> int:
     step = desc.accumulator.step
-    running = 0
+    running = 0x80000000 if isinstance(step, ScalarStep) and step.start is Start.FIRST else 0
     for group in groups(ks, desc.accumulator):
         if isinstance(step, ScalarStep):
             (k,) = group
@@ -151,13 +151,16 @@ def cuts(draw: st.DrawFn) -> Cut:
     )
 
 
+scalar_steps = st.builds(ScalarStep, fused=st.booleans(), start=st.sampled_from(list(Start)))
+
+
 @st.composite
 def accumulators(draw: st.DrawFn) -> Accumulator:
     residue: ResidueLast | ResidueFirst = ResidueLast()
     if draw(st.booleans()):
         residue = ResidueFirst(k_loop_step=draw(st.integers(1, 9)))
     if draw(st.booleans()):
-        return Accumulator(instruction_k=1, residue=residue, step=ScalarStep(fused=draw(st.booleans())))
+        return Accumulator(instruction_k=1, residue=residue, step=draw(scalar_steps))
     dtype = draw(st.sampled_from([DType.FLOAT32, DType.FLOAT16]))
     step = FusedDot(
         fraction_bits=draw(st.integers(1, 30)),

@@ -32,6 +32,7 @@ def draw_nest(rng: np.random.Generator, dtype: DType, k: int) -> GEMMDesc:
         a_dtype=dtype, b_dtype=dtype, output_dtype=(dtype, DType.FLOAT32)[int(rng.integers(2))],
         summed_k=max(1, k - int(rng.integers(3))), cuts=tuple(cut() for _ in range(int(rng.integers(5)))),
         accumulator=Accumulator(
-            instruction_k=1, residue=ResidueLast(), step=ScalarStep(fused=bool(rng.integers(2)))
+            instruction_k=1, residue=ResidueLast(),
+            step=ScalarStep(fused=bool(rng.integers(2)), start=list(Start)[rng.integers(2)]),
         ),
     )  # fmt: skip

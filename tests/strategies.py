@@ -53,7 +53,8 @@ fused_dots = st.builds(
 accumulators = st.one_of(
     st.builds(Accumulator, instruction_k=positive, residue=residues, step=fused_dots),
     st.builds(
-        Accumulator, instruction_k=st.just(1), residue=residues, step=st.builds(ScalarStep, fused=st.booleans())
+        Accumulator, instruction_k=st.just(1), residue=residues,
+        step=st.builds(ScalarStep, fused=st.booleans(), start=st.sampled_from(Start)),
     ),
 )
 epilogue_steps = st.one_of(

@@ -99,9 +99,9 @@ def test_strided_layouts_have_lanes_and_no_chunk() -> None:
     assert deals == [Strided(count=c, unit=u) for c, u in ((8, 16), (2, 16), (4, 32), (4, 8), (4, 17), (4, 15))]
 
 
-def test_a_scalar_step_fuses_or_not() -> None:
-    """In float32, where a product need not be exact; in float16 it always is, and nothing differs."""
-    for dtype, kinds in ((FP32, ["fused"]), (FP16, [])):
+def test_a_scalar_step_fuses_or_not_and_starts_from_zero_or_not() -> None:
+    """In float32, where a product need not be exact, fusing shows; in float16 it always is, and nothing differs."""
+    for dtype, kinds in ((FP32, ["fused", "start"]), (FP16, ["start"])):
         order = Order(instruction_k=1, step=ScalarStep(fused=True))
         desc = evaluate_rule(order.rule(dtype, FP32), {"k": 100})
         assert isinstance(desc, GEMMDesc)

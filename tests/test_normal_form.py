@@ -86,14 +86,17 @@ def outcomes(desc: GEMMDesc, kind: str, k: int, seed: int, size: int) -> Bits:
     if kind == "paired":
         a = paired_bits(rng, (size, k), desc.a_dtype)
         b = np.full((k, size), one(desc.b_dtype), bits_dtype(desc.b_dtype))
+    elif kind == "negative zeros":
+        a = np.full((size, k), 1 << (desc.a_dtype.format.storage_bits - 1), bits_dtype(desc.a_dtype))
+        b = np.full((k, size), one(desc.b_dtype), bits_dtype(desc.b_dtype))
     else:
         a, b = draw_bits(rng, kind, (size, k), desc.a_dtype), draw_bits(rng, kind, (k, size), desc.b_dtype)
     inputs = EpilogueInputs(
         alpha=float(np.float32(0.7)),
         beta=float(np.float32(-1.3)),
-        c=draw_bits(rng, kind, (size, size), F16),
+        c=draw_bits(rng, "zeros" if kind == "negative zeros" else kind, (size, size), F16),
         c_dtype=F16,
-        bias=draw_bits(rng, kind, (size,), F16),
+        bias=draw_bits(rng, "zeros" if kind == "negative zeros" else kind, (size,), F16),
         bias_dtype=F16,
     )
     return replay(desc, a, b, epilogue=inputs)
@@ -197,6 +200,9 @@ BASES = {
 }
 
 
+KINDS_TOLD = ("narrow", "finite", "middle", "tiny", "any", "paired")
+
+
 def comparable(base: GEMMDesc) -> Iterator[GEMMDesc]:
     """Mutants that take the same operands, give the same type, and can be executed.
 
@@ -216,7 +222,7 @@ def comparable(base: GEMMDesc) -> Iterator[GEMMDesc]:
 @pytest.mark.parametrize("base", BASES.values(), ids=BASES)
 def test_some_operands_tell_a_mutant_of_another_form_apart(base: GEMMDesc) -> None:
     k = 200
-    draws = [(kind, seed) for seed in range(12) for kind in ("narrow", "finite", "middle", "tiny", "any", "paired")]
+    draws = [(kind, seed) for seed in range(12) for kind in (*KINDS_TOLD, "negative zeros")]
     expected = {draw: outcomes(base, draw[0], k, draw[1], 24) for draw in draws}
     told_apart = 0
     for mutant in comparable(base):

@@ -140,7 +140,7 @@ def _run(
     if m == 0:
         return np.empty((m, n), dtype=np.float32)
     width = -(-n // LANES) * LANES
-    opening = np.zeros((m, width), dtype=np.float32)
+    opening = np.full((m, width), step.opening if isinstance(step, ScalarStep) else 0.0, dtype=np.float32)
     if start is not None:
         opening[:, :n] = start
     out = np.empty((m, width), dtype=np.float32)

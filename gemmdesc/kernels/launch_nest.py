@@ -78,7 +78,7 @@ def _leaves(
     programs = -(-size // config.block_outputs) * -(-leaves // config.block_leaves)
     enqueue(
         leaves_variant(choice), programs, a, b, sums, tables.order, tables.leaves, first, size, b.shape[1], leaves,
-        *a.stride(), *b.stride(),
+        choice.opening, *a.stride(), *b.stride(),
     )  # fmt: skip
     return sums
 

@@ -42,7 +42,7 @@ NEST_CONFIGS = (
 class NestChoice:
     """What to launch for ``descriptor`` at inner size ``k``: chains over all leaves, then ``folds``, innermost first.
 
-    ``wide_offsets``: 64-bit index arithmetic.
+    ``opening``: what every chain opens with.  ``wide_offsets``: 64-bit index arithmetic.
     """
 
     descriptor: GEMMDesc
@@ -50,6 +50,7 @@ class NestChoice:
     operand_dtype: DType
     output_dtype: DType
     fused: bool
+    opening: float
     folds: tuple[Merge, ...]
     config: NestConfig
     wide_offsets: bool
@@ -93,6 +94,7 @@ def choose_nest(desc: GEMMDesc, meta: KernelMeta, config: NestConfig | None = No
         operand_dtype=desc.a_dtype,
         output_dtype=desc.output_dtype,
         fused=step.fused,
+        opening=step.opening,
         folds=folds or (plain,),
         config=config or _config(meta),
         wide_offsets=_largest_offset(meta) > 2**31 - 1,

@@ -17,11 +17,11 @@ from gemmdesc.kernels.tile import RUN_TIME
 @triton.jit(do_not_specialize=RUN_TIME)
 def scalar_leaves_kernel(
     a_ptr, b_ptr, sums_ptr, order_ptr, offsets_ptr,
-    first: tl.int64, size: tl.int64, N: tl.int32, leaves: tl.int32,
+    first: tl.int64, size: tl.int64, N: tl.int32, leaves: tl.int32, start: tl.float32,
     stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
     FUSED: tl.constexpr, WIDE_OFFSETS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_LEAVES: tl.constexpr,
 ):  # fmt: skip
-    """Chains from +0.0 in the order of the table; outputs ``first`` .. ``first + size`` of the product, row by row.
+    """Chains from ``start`` in the table's order; outputs ``first`` .. ``first + size`` of the product, row by row.
 
     Leaf l sums the products at ``order[offsets[l]]`` .. ``order[offsets[l + 1] - 1]``.
     """
@@ -38,7 +38,7 @@ def scalar_leaves_kernel(
         stride_am, stride_ak = stride_am.to(tl.int32), stride_ak.to(tl.int32)
         stride_bk, stride_bn = stride_bk.to(tl.int32), stride_bn.to(tl.int32)
     a_row, b_column = a_ptr + row * stride_am, b_ptr + column * stride_bn
-    total = tl.zeros((BLOCK_OUTPUTS, BLOCK_LEAVES), dtype=tl.float32)
+    total = tl.full((BLOCK_OUTPUTS, BLOCK_LEAVES), start, dtype=tl.float32)
     for t in range(tl.max(length)):
         present = t < length
         k = tl.load(order_ptr + begin + t, mask=present, other=0)

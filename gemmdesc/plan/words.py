@@ -56,9 +56,10 @@ def _chain(desc: GEMMDesc) -> str:
     accumulator = desc.accumulator
     where = "in each part" if desc.cuts else "over all k"
     match accumulator.step:
-        case ScalarStep(fused=fused):
+        case ScalarStep(fused=fused, start=start):
             how = "fused multiply-adds" if fused else "a multiplication and an addition, each rounded"
-            text = f"{where} one ascending chain, {how} in float32"
+            opening = "" if start is Start.ZERO else ", from its first product on"
+            text = f"{where} one ascending chain, {how} in float32{opening}"
         case FusedDot() as step:
             text = (
                 f"{where} one ascending chain of matrix steps, {accumulator.instruction_k} products each: aligned, "
