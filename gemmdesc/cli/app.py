@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gemmdesc import __version__
-from gemmdesc.cli import demo, environment, explaining, probing, profiles, replaying, verifying
+from gemmdesc.cli import demo, environment, equivalence, explaining, probing, profiles, replaying, verifying
 from gemmdesc.cli.output import JsonOption, Settings
 
 app = typer.Typer(
@@ -47,6 +47,7 @@ app.command("verify")(verifying.verify)
 app.command("diff")(profiles.diff)
 app.command("replay")(replaying.replay)
 app.command("audit")(profiles.audit)
+app.command("equiv")(equivalence.equiv)
 app.command("demo")(demo.demo)
 
 

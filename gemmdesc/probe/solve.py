@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 
+from gemmdesc.descriptor import ScalarStep
 from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
@@ -16,6 +17,8 @@ from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
+from gemmdesc.probe.scalar_infer import infer_scalar_rules
+from gemmdesc.probe.scalar_rule import ScalarReading
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.telling import most_telling
 from gemmdesc.problem import environment
@@ -130,12 +133,10 @@ class _Solver:
                     return self._outcome(None, str(error))
                 following = self._next_unread()
                 continue
-            rules = infer_rules(
-                self._readings, self._domain, self._hints, self._task.preferred, self._task.zero_exponent
-            )
+            rules = self._inferred()
             if isinstance(rules, Unexplained):
                 more = self._next_unread()
-                if rules.scalar or more is None or len(self._readings) >= 4:
+                if more is None or len(self._readings) >= 4:
                     return self._outcome(None, rules.reason, rules.scalar)
                 following = more
                 continue
@@ -149,6 +150,24 @@ class _Solver:
                 return self._outcome(None, "the readings allow the rule, but the bytes differ")
             following = failing
         return self._outcome(None, f"{len(self._readings)} readings leave no rule that gives the bytes")
+
+    def _inferred(self) -> tuple[Rule, ...] | Unexplained:
+        """The rules that the readings allow: of steps that fuse several products, or else of CUDA-core chains."""
+        if any(r.fused for r in self._readings):
+            return infer_rules(
+                self._readings, self._domain, self._hints, self._task.preferred, self._task.zero_exponent
+            )
+        trees = [
+            ScalarReading(
+                problem=r.problem, answer=r.answer, launch=r.launch, tree=r.element_tree, negative_zero=r.negative_zero
+            )
+            for r in self._readings
+            if r.element_tree is not None
+        ]
+        if len(trees) < len(self._readings):
+            return Unexplained(reason="the sizes read fit no tree", scalar=True)
+        others = [r for r in self._task.hints if isinstance(r.structure.accumulator.step, ScalarStep)]
+        return infer_scalar_rules(trees, self._domain, self._hints, others=others)
 
     def _take(self, index: int) -> None:
         self._read.add(index)

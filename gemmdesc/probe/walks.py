@@ -174,7 +174,7 @@ def read_sampled_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree |
 
     Of many k the first third of the sites are the first, some are the last, and the rest lie anywhere between.
     """
-    if summed_k < 2:
+    if summed_k < 1:
         return None
     most = next(sites for width, sites in _SAMPLED if reader.width >= width)
     return _tree_over(reader, sampled_sites(summed_k, min(most, size.countable)), size)

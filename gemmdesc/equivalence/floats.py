@@ -1,0 +1,146 @@
+"""Floating-point instructions: every one a function named by its opcode, with all of its modifiers.
+
+Two spellings are one function: a written ``.rn`` where rounding to nearest is the default, and a packed operation and
+its lanes.  A product without a written rounding that an addition without one takes in may be fused by ptxas, also the
+last product of a quotient that it expands; such a sum is noted, and the walk's result is void unless contraction is
+off or shown not to have happened.
+"""
+
+from __future__ import annotations
+
+from gemmdesc.equivalence.machine import Machine
+from gemmdesc.equivalence.nodes import Ids
+from gemmdesc.equivalence.refusal import RefusalError
+from gemmdesc.equivalence.syntax import WIDTHS, Instruction, Pair
+from gemmdesc.equivalence.values import (
+    FUSIBLE_PRODUCT,
+    GUARDED_PRODUCT,
+    NO_PRODUCT,
+    Mask,
+    Value,
+    as_nodes,
+)
+
+#: Packed types and their lanes.
+PACKED = {"f32x2": "f32", "f16x2": "f16", "bf16x2": "bf16"}
+_KINDS = ("f16", "bf16", "f32", "f64", *PACKED)
+_ROUNDED_BY_DEFAULT = ("add", "sub", "mul")
+_ROUNDINGS = frozenset(("rn", "rz", "rm", "rp"))
+#: Operations on one value and on two or three.
+UNARY = ("neg", "abs", "ex2", "lg2", "sin", "cos", "tanh", "rcp", "sqrt", "rsqrt")
+_CONVERSIONS = ("e4m3", "e5m2", "tf32", "f16", "bf16", "f32", "f64")
+
+
+def is_float(i: Instruction) -> bool:
+    """Whether an opcode such as ``add`` names the floating-point form."""
+    return i.parts[-1] in _KINDS
+
+
+def arithmetic(m: Machine, i: Instruction, act: Mask | None) -> None:
+    """One floating-point operation on every lane."""
+    kind = i.parts[-1]
+    base = i.parts[0]
+    modifiers = i.parts[1:-1]
+    rounded = not _ROUNDINGS.isdisjoint(modifiers)
+    if base in _ROUNDED_BY_DEFAULT:
+        modifiers = tuple(x for x in modifiers if x != "rn")
+    name = ".".join((base, *modifiers, PACKED.get(kind, kind)))
+    width = WIDTHS[kind]
+    values = [m.read(operand, width) for operand in i.operands[1:]]
+    if base in ("max", "min") and len(values) == 3:
+        name = f"three-way {name}"
+    elif len(values) != (1 if base in UNARY else 3 if base in ("fma", "mad") else 2):
+        raise RefusalError("instruction", f"{i.text} is not among the instructions read")
+    lanes = 2 if kind in PACKED else 1
+    ids = _split(m, [as_nodes(v, width, m.table) for v in values], width, lanes)
+    product = _product_of(m, i, ids)
+    if base == "neg":
+        product = values[0].product
+    elif base in ("add", "sub") and not rounded:
+        taken = max(v.product for v in values)
+        if taken == FUSIBLE_PRODUCT:
+            m.contractible[i.text] = None
+        elif taken == GUARDED_PRODUCT:
+            m.guarded = True
+    made = m.table.concat([m.table.make(name, width // lanes, *lane) for lane in ids])
+    m.write(i.operands[0], Value(ids=made, product=product), act)
+
+
+def _product_of(m: Machine, i: Instruction, ids: list[list[Ids]]) -> int:
+    """Whether an instruction without a written rounding ends, once assembled, in a product that a sum may swallow.
+
+    Read from what ptxas 12.8, 12.9 and 13.4 make of each for sm_90 and sm_100: the quotients and the reciprocal end in
+    a plain product, which it does fuse; the others below end in a product under a predicate, which it does not.
+    """
+    base, modifiers, kind = i.parts[0], i.parts[1:-1], i.parts[-1]
+    if not m.launch.contraction or not _ROUNDINGS.isdisjoint(modifiers):
+        return NO_PRODUCT
+    if base == "mul":
+        exact = all(m.table.is_widened(x) for lane in ids for x in lane)
+        return NO_PRODUCT if exact else FUSIBLE_PRODUCT
+    if base == "div":
+        return FUSIBLE_PRODUCT
+    if base in UNARY and base not in ("neg", "abs"):
+        if kind != "f32":
+            return FUSIBLE_PRODUCT
+        if "ftz" not in modifiers:
+            return FUSIBLE_PRODUCT if base == "rcp" else GUARDED_PRODUCT
+    return NO_PRODUCT
+
+
+def _split(m: Machine, ids: list[Ids], width: int, lanes: int) -> list[list[Ids]]:
+    """The operands of each packed lane."""
+    if lanes == 1:
+        return [ids]
+    part = width // lanes
+    return [[m.table.extract(x, k * part, part) for x in ids] for k in range(lanes)]
+
+
+def convert(m: Machine, i: Instruction, act: Mask | None) -> None:
+    """cvt with a floating-point type on either side."""
+    target, source = i.parts[-2], i.parts[-1]
+    if target.endswith("x2"):
+        _convert_pair(m, i, act)
+        return
+    register = i.operands[0]
+    width = WIDTHS.get(target)
+    if width is None or source not in WIDTHS or not hasattr(register, "width"):
+        raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
+    ids = m.table.make(i.opcode, width, m.nodes(i.operands[1], WIDTHS[source]))
+    m.write(register, Value(ids=ids), act)
+
+
+def _convert_pair(m: Machine, i: Instruction, act: Mask | None) -> None:
+    """Conversions to a packed pair: from two values, the first of which lands above, or lane by lane from a pair."""
+    target, source = i.parts[-2][:-2], i.parts[-1]
+    each = source[:-2] if source.endswith("x2") else source
+    if target not in _CONVERSIONS or each not in _CONVERSIONS or "relu" in i.parts:
+        raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
+    name = ".".join((*i.parts[:-2], target, each))
+    sizes = {"e4m3": 1, "e5m2": 1}
+    width, narrow = sizes.get(target, WIDTHS.get(target, 0)), sizes.get(each, WIDTHS.get(each, 0))
+    if source.endswith("x2"):
+        pair = m.nodes(i.operands[1], 2 * narrow)
+        halves = [m.table.extract(pair, k * narrow, narrow) for k in (0, 1)]
+    else:
+        if len(i.operands) != 3:
+            raise RefusalError("instruction", f"{i.text} is not among the instructions read")
+        halves = [m.nodes(i.operands[2], narrow), m.nodes(i.operands[1], narrow)]
+    made = [m.table.make(name, width, half) for half in halves]
+    m.write(i.operands[0], Value(ids=m.table.concat(made)), act)
+
+
+def reduce_warp(m: Machine, i: Instruction, act: Mask | None) -> None:
+    """redux.sync of a floating-point maximum or minimum over whole warps: a function of the set of its arguments."""
+    if i.parts[-1] != "f32" or isinstance(i.operands[0], Pair):
+        raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
+    m.demand_whole_warps(act, i.opcode)
+    members = m.integers(i.operands[2], 4, "a member mask")
+    assert members.bits is not None
+    if (members.bits != 0xFFFFFFFF).any():
+        raise RefusalError("divergence", f"{i.opcode} names a part of a warp")
+    ids = m.spread(m.nodes(i.operands[1], 4)).reshape(-1, 32)
+    total = ids[:, 0].copy()
+    for lane in range(1, 32):
+        total = m.table.make(i.opcode, 4, total, ids[:, lane].copy())
+    m.write(i.operands[0], Value(ids=total.repeat(32)), act)

@@ -1,0 +1,27 @@
+"""Which nodes an expression is made of, and in what order they can be worked out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def mark(needed: Any, child: Any) -> None:
+    """Mark every node that a marked node is made of; children stand before their parents."""
+    for node in range(len(needed) - 1, 0, -1):
+        if needed[node]:
+            for k in range(4):
+                needed[child[node, k]] = True
+
+
+@njit(nogil=True, cache=True)
+def rank(needed: Any, child: Any, level: Any) -> None:
+    """For each marked node one more than the highest level among its children; 1 where it has none."""
+    for node in range(1, len(needed)):
+        if needed[node]:
+            highest = 0
+            for k in range(4):
+                highest = max(highest, level[child[node, k]])
+            level[node] = highest + 1

@@ -1,0 +1,84 @@
+"""mma.sync: an element of the product is a function of a row of A, a column of B and the accumulator before.
+
+Rows and columns are nodes shared by all elements that meet in them, so that a step costs one node per element.  The
+fragments are those of the PTX manual's m16n8 shapes, which all follow one rule: with p elements in a register, register
+r of lane (g, t) holds row g + 8 (r mod 2) of A from k = t p + 4 p (r div 2), and register r of B holds column g from
+k = t p + 4 p r.
+"""
+
+from __future__ import annotations
+
+from gemmdesc.equivalence.machine import Machine
+from gemmdesc.equivalence.nodes import Ids
+from gemmdesc.equivalence.refusal import RefusalError
+from gemmdesc.equivalence.syntax import Instruction, Operand, Vector
+from gemmdesc.equivalence.values import Mask, Value
+
+#: Element types, and the shapes that they have with the rule above, by k.
+_SHAPES = {
+    "f16": (8, 16),
+    "bf16": (8, 16),
+    "tf32": (4, 8),
+    "e4m3": (16, 32),
+    "e5m2": (16, 32),
+}
+_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
+
+
+def multiply(m: Machine, i: Instruction, act: Mask | None) -> None:
+    """One matrix step of every warp."""
+    shape, types = i.parts[3], i.parts[-4:]
+    if i.parts[:3] != ("mma", "sync", "aligned") or i.parts[4:-4] != ("row", "col") or not shape.startswith("m16n8k"):
+        raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
+    k = int(shape.removeprefix("m16n8k"))
+    d, a, b, c = types
+    sized = a in _SHAPES and b in _SHAPES and k in _SHAPES[a] and k in _SHAPES[b]
+    if not sized or d != c or d not in ("f32", "f16"):
+        raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
+    if act is not None:
+        raise RefusalError("divergence", f"{i.opcode} is reached by a part of the threads")
+    m.demand_whole_warps(act, i.opcode)
+    chunks = k * _BYTES[a] // 16
+    left = _registers(m, i.operands[1], 2 * chunks)
+    right = _registers(m, i.operands[2], chunks)
+    rows = [_stream(m, [left[2 * chunk + half] for chunk in range(chunks)]) for half in (0, 1)]
+    columns = _stream(m, right)
+    _accumulate(m, i, rows, columns, packed=d == "f16")
+
+
+def _registers(m: Machine, operand: Operand, count: int) -> list[Ids]:
+    if not isinstance(operand, Vector) or len(operand.items) != count:
+        raise RefusalError("instruction", "a matrix step with another number of registers")
+    return [m.spread(m.nodes(item, 4)) for item in operand.items]
+
+
+def _stream(m: Machine, registers: list[Ids]) -> Ids:
+    """Nodes of shape (warps, 8): what the four lanes of each group hold, ascending in k."""
+    parts = []
+    for ids in registers:
+        by_lane = ids.reshape(-1, 8, 4)
+        parts.append(m.table.make("tuple", 16, *(by_lane[:, :, t].ravel() for t in range(4))))
+    return parts[0] if len(parts) == 1 else m.table.make("tuple", 16 * len(parts), *parts)
+
+
+def _accumulate(m: Machine, i: Instruction, rows: list[Ids], columns: Ids, *, packed: bool) -> None:
+    lane = m.every % 32
+    warp = m.every // 32
+    group, thread = lane // 4, lane % 4
+    targets, before = i.operands[0], i.operands[3]
+    count = 2 if packed else 4
+    if not isinstance(targets, Vector) or len(targets.items) != count:
+        raise RefusalError("instruction", "a matrix step with another number of registers")
+    sums = _registers(m, before, count)
+    name = ".".join(("mma", i.parts[3], *i.parts[-4:]))
+    made = []
+    for half in (0, 1):
+        row = rows[half][warp * 8 + group]
+        for side in (0, 1):
+            column = columns[warp * 8 + 2 * thread + side]
+            add = m.table.extract(sums[half], 2 * side, 2) if packed else sums[2 * half + side]
+            made.append(m.table.make(name, 2 if packed else 4, row, column, add))
+    if packed:
+        made = [m.table.concat(made[:2]), m.table.concat(made[2:])]
+    for target, ids in zip(targets.items, made, strict=True):
+        m.write(target, Value(ids=ids), None)

@@ -1,0 +1,315 @@
+"""The table of expressions: every node once, named by a digest of what it computes.
+
+A node is an operation on child nodes, a constant, or bytes of a parameter's memory; its *digest* (128 bits) is made
+from the operation's name, its integers and its children's digests, so that equal digests mean equal expressions, in
+one table or in two.  Node 0 is poison: whatever computes with it is poison; a value of which only some bytes are
+poison is *partial*, and poison to everything but moves of its good bytes.  Algebra is applied where a node is made;
+each identity is stated at its rule and tested.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+U64 = np.uint64
+Ids = npt.NDArray[np.int64]
+Bits64 = npt.NDArray[np.uint64]
+
+POISON, CONSTANT, LEAF, CONCAT, EXTRACT, SCALAR, PARTIAL = range(7)
+#: Names of the operations above; those made by instructions follow.
+BUILT_IN = ("poison", "constant", "load", "concat", "extract", "argument", "partial")
+
+#: What an operation's flags say: the first two children commute; a set function such as a maximum; an addition to
+#: nearest without flushing, whose neutral element is -0.0; a result that is never a NaN with a payload of its own;
+#: a fused multiply-add to nearest; an exact widening of at most 11 significant bits to float32.
+COMMUTES, SET, ADDITION, ARITHMETIC, FUSED, WIDENED = 1, 2, 4, 8, 16, 32
+
+
+class Store(NamedTuple):
+    """The table's arrays.  ``attribute``: two integers (constant: pattern, 0; load: parameter, byte offset)."""
+
+    op: npt.NDArray[np.int32]
+    width: npt.NDArray[np.int32]
+    child: Ids
+    attribute: Ids
+    high: Bits64
+    low: Bits64
+    slots: Ids
+    used: Ids
+    op_high: Bits64
+    op_low: Bits64
+    op_flags: npt.NDArray[np.int32]
+    twins: npt.NDArray[np.int32]  # of a fused operation: its product and its sum
+
+
+@njit(inline="always")
+def _rotate(x: Any, n: Any) -> Any:
+    return (x << U64(n)) | (x >> U64(64 - n))
+
+
+@njit(inline="always")
+def _finish(x: Any) -> Any:
+    x ^= x >> U64(33)
+    x *= U64(0xFF51AFD7ED558CCD)
+    x ^= x >> U64(33)
+    x *= U64(0xC4CEB9FE1A85EC53)
+    return x ^ (x >> U64(33))
+
+
+@njit(inline="always")
+def _mix(high: Any, low: Any, a: Any, b: Any) -> Any:
+    """One block of MurmurHash3 (x64, 128 bits)."""
+    c1, c2 = U64(0x87C37B91114253D5), U64(0x4CF5AD432745937F)
+    high ^= _rotate(a * c1, 31) * c2
+    high = (_rotate(high, 27) + low) * U64(5) + U64(0x52DCE729)
+    low ^= _rotate(b * c2, 33) * c1
+    low = (_rotate(low, 31) + high) * U64(5) + U64(0x38495AB5)
+    return high, low
+
+
+@njit(inline="always")
+def _close(high: Any, low: Any) -> Any:
+    high += low
+    low += high
+    high, low = _finish(high), _finish(low)
+    high += low
+    low += high
+    return high, low
+
+
+@njit(nogil=True, cache=True)
+def _intern(s: Any, op: Any, width: Any, a: Any, b: Any, c: Any, d: Any, x: Any, y: Any, is_set: Any) -> Any:
+    high, low = s.op_high[op] ^ U64(width), s.op_low[op]
+    if is_set == 0:
+        high, low = _mix(high, low, s.high[a], s.low[a])
+        high, low = _mix(high, low, s.high[b], s.low[b])
+        if c or d:
+            high, low = _mix(high, low, s.high[c], s.low[c])
+            high, low = _mix(high, low, s.high[d], s.low[d])
+    high, low = _mix(high, low, U64(x), U64(y))
+    high, low = _close(high, low)
+    mask = len(s.slots) - 1
+    at = np.int64(low & U64(mask))
+    while s.slots[at]:
+        found = s.slots[at]
+        if s.high[found] == high and s.low[found] == low:
+            return found
+        at = (at + 1) & mask
+    node = s.used[0]
+    s.used[0] = node + 1
+    s.slots[at] = node
+    s.op[node], s.width[node] = op, width
+    s.child[node, 0], s.child[node, 1], s.child[node, 2], s.child[node, 3] = a, b, c, d
+    s.attribute[node, 0], s.attribute[node, 1] = x, y
+    s.high[node], s.low[node] = high, low
+    return node
+
+
+@njit(nogil=True, cache=True)
+def rehash(s: Any) -> None:
+    """Fill fresh slots with the nodes that are there."""
+    mask = len(s.slots) - 1
+    for node in range(1, s.used[0]):
+        at = np.int64(s.low[node] & U64(mask))
+        while s.slots[at]:
+            at = (at + 1) & mask
+        s.slots[at] = node
+
+
+@njit(inline="always")
+def _less(s: Any, a: Any, b: Any) -> Any:
+    return s.high[a] < s.high[b] or (s.high[a] == s.high[b] and s.low[a] < s.low[b])
+
+
+@njit(nogil=True, cache=True)
+def _member(s: Any, op: Any, node: Any) -> Any:
+    """What ``node`` adds to the two sums that stand for a set function's arguments."""
+    if s.op[node] == op:
+        return U64(s.attribute[node, 0]), U64(s.attribute[node, 1])
+    return _close(s.high[node] ^ U64(0x9E3779B97F4A7C15), s.low[node])
+
+
+@njit(nogil=True, cache=True)
+def _plain_one(s: Any, op: Any, width: Any, count: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """The node of an operation on ``count`` children, simplified, none of them fused."""
+    if (count > 0 and a == 0) or (count > 1 and b == 0) or (count > 2 and c == 0) or (count > 3 and d == 0):
+        return 0
+    if s.op[a] == PARTIAL or s.op[b] == PARTIAL or s.op[c] == PARTIAL or s.op[d] == PARTIAL:
+        return 0
+    flags = s.op_flags[op]
+    if flags & SET:
+        # A NaN-dropping or NaN-keeping maximum depends on the set of its arguments alone.
+        first, second = _member(s, op, a), _member(s, op, b)
+        if a == b and s.op[a] == op:
+            return a
+        high, low = first[0] + second[0], first[1] + second[1]
+        if _less(s, b, a):
+            a, b = b, a
+        return _intern(s, op, width, a, b, 0, 0, np.int64(high), np.int64(low), 1)
+    if flags & COMMUTES and _less(s, b, a):
+        a, b = b, a
+    if flags & ADDITION:
+        # x + (-0.0) = x; the addition would only rewrite a NaN's payload, and an arithmetic result has none.
+        for _ in range(2):
+            if (
+                s.op[a] == CONSTANT
+                and s.attribute[a, 0] == np.int64(1) << (8 * width - 1)
+                and s.op_flags[s.op[b]] & ARITHMETIC
+            ):
+                return b
+            a, b = b, a
+    return _intern(s, op, width, a, b, c, d, 0, 0, 0)
+
+
+@njit(nogil=True, cache=True)
+def make_one(s: Any, op: Any, width: Any, count: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """The node of an operation on ``count`` children, simplified."""
+    if s.op_flags[op] & FUSED and s.op_flags[s.op[a]] & WIDENED and s.op_flags[s.op[b]] & WIDENED:
+        # The product of two values of at most 11 significant bits is a float32 value: it is rounded once either way.
+        product = _plain_one(s, s.twins[op, 0], width, 2, a, b, 0, 0)
+        return _plain_one(s, s.twins[op, 1], width, 2, product, c, 0, 0)
+    return _plain_one(s, op, width, count, a, b, c, d)
+
+
+@njit(nogil=True, cache=True)
+def constant_one(s: Any, bits: Any, width: Any) -> Any:
+    """The constant with this pattern of ``width`` bytes."""
+    if width < 8:
+        bits &= (np.int64(1) << (8 * width)) - 1
+    return _intern(s, CONSTANT, width, 0, 0, 0, 0, bits, 0, 0)
+
+
+@njit(nogil=True, cache=True)
+def extract_one(s: Any, node: Any, offset: Any, width: Any) -> Any:
+    """Bytes ``offset`` to ``offset + width`` of a node."""
+    while node != 0 and not (offset == 0 and width == s.width[node]):
+        op, half = s.op[node], s.width[node] // 2
+        if op == CONSTANT:
+            return constant_one(s, np.int64(U64(s.attribute[node, 0]) >> U64(8 * offset)), width)
+        if op == LEAF:
+            return _intern(s, LEAF, width, 0, 0, 0, 0, s.attribute[node, 0], s.attribute[node, 1] + offset, 0)
+        if (op in (CONCAT, PARTIAL)) and offset + width <= half:
+            node = s.child[node, 0]
+        elif (op in (CONCAT, PARTIAL)) and offset >= half:
+            node, offset = s.child[node, 1], offset - half
+        elif op == EXTRACT:
+            node, offset = s.child[node, 0], s.attribute[node, 0] + offset
+        elif op == PARTIAL:
+            return 0
+        else:
+            return _intern(s, EXTRACT, width, node, 0, 0, 0, offset, 0, 0)
+    return node
+
+
+@njit(nogil=True, cache=True)
+def concat_one(s: Any, low: Any, high: Any) -> Any:
+    """Two nodes of one width as one value, ``low`` in the lower bytes."""
+    if low == 0 and high == 0:
+        return 0
+    width = max(s.width[low], s.width[high])
+    if low == 0 or high == 0 or s.op[low] == PARTIAL or s.op[high] == PARTIAL:
+        return _intern(s, PARTIAL, 2 * width, low, high, 0, 0, 0, 0, 0)
+    ops = s.op[low], s.op[high]
+    if ops[0] == CONSTANT and ops[1] == CONSTANT:
+        return constant_one(s, s.attribute[low, 0] | (s.attribute[high, 0] << (8 * width)), 2 * width)
+    follows = s.attribute[low, 1] + width == s.attribute[high, 1]
+    if ops[0] == LEAF and ops[1] == LEAF and s.attribute[low, 0] == s.attribute[high, 0] and follows:
+        return _intern(s, LEAF, 2 * width, 0, 0, 0, 0, s.attribute[low, 0], s.attribute[low, 1], 0)
+    follows = s.attribute[low, 0] + width == s.attribute[high, 0]
+    if ops[0] == EXTRACT and ops[1] == EXTRACT and s.child[low, 0] == s.child[high, 0] and follows:
+        return extract_one(s, s.child[low, 0], s.attribute[low, 0], 2 * width)
+    return _intern(s, CONCAT, 2 * width, low, high, 0, 0, 0, 0, 0)
+
+
+@njit(nogil=True, cache=True)
+def make_many(s: Any, op: Any, width: Any, count: Any, a: Any, b: Any, c: Any, d: Any, out: Any) -> None:
+    """:func:`make_one` for each lane; arrays of one element are shared by all lanes."""
+    for i in range(len(out)):
+        out[i] = make_one(s, op, width, count, a[i % len(a)], b[i % len(b)], c[i % len(c)], d[i % len(d)])
+
+
+@njit(nogil=True, cache=True)
+def attribute_many(s: Any, op: Any, width: Any, x: Any, y: Any, out: Any) -> None:
+    """Nodes that have two integers and no children."""
+    for i in range(len(out)):
+        out[i] = _intern(s, op, width, 0, 0, 0, 0, x[i % len(x)], y[i % len(y)], 0)
+
+
+@njit(nogil=True, cache=True)
+def constant_many(s: Any, bits: Any, width: Any, out: Any) -> None:
+    """Constants with the given patterns."""
+    for i in range(len(out)):
+        out[i] = constant_one(s, np.int64(bits[i]), width)
+
+
+@njit(nogil=True, cache=True)
+def extract_many(s: Any, node: Any, offset: Any, width: Any, out: Any) -> None:
+    """:func:`extract_one` for each lane."""
+    for i in range(len(out)):
+        out[i] = extract_one(s, node[i], offset, width)
+
+
+@njit(nogil=True, cache=True)
+def concat_many(s: Any, low: Any, high: Any, out: Any) -> None:
+    """:func:`concat_one` for each lane."""
+    for i in range(len(out)):
+        out[i] = concat_one(s, low[i % len(low)], high[i % len(high)])
+
+
+@njit(nogil=True, cache=True)
+def bytes_many(s: Any, op: Any, a: Any, b: Any, width: Any, mode: Any, out: Any) -> None:
+    """A bitwise operation on data, as a move of bytes where it is one, else as a node of ``op``.
+
+    ``mode`` 0 is ``or``, 1 is ``and``, 2 is a shift left, 3 a logical shift right; shifts count in constants.
+    """
+    piece = np.zeros(8, np.int64)
+    zero = constant_one(s, np.int64(0), 1)
+    for i in range(len(out)):
+        x, y = a[i % len(a)], b[i % len(b)]
+        if x == 0 or y == 0:
+            out[i] = 0
+            continue
+        moved = True
+        if mode >= 2:
+            shift = s.attribute[y, 0]
+            moved = s.op[y] == CONSTANT and shift % 8 == 0 and shift < 8 * width
+            if moved:
+                for j in range(width):
+                    source = j - shift // 8 if mode == 2 else j + shift // 8
+                    piece[j] = extract_one(s, x, source, 1) if 0 <= source < width else zero
+        else:
+            keep = np.int64(0) if mode == 0 else np.int64(255)
+            for j in range(width):
+                p, q = extract_one(s, x, j, 1), extract_one(s, y, j, 1)
+                if s.op[p] == CONSTANT:
+                    p, q = q, p
+                if s.op[q] != CONSTANT:
+                    moved = False
+                    break
+                value = s.attribute[q, 0]
+                if s.op[p] == CONSTANT:
+                    both = s.attribute[p, 0] | value if mode == 0 else s.attribute[p, 0] & value
+                    piece[j] = constant_one(s, both, 1)
+                elif value == keep:
+                    piece[j] = p
+                elif value == 255 - keep:
+                    piece[j] = q
+                else:
+                    moved = False
+                    break
+        out[i] = join(s, piece, width) if moved else make_one(s, op, width, 2, x, y, 0, 0)
+
+
+@njit(nogil=True, cache=True)
+def join(s: Any, piece: Any, width: Any) -> Any:
+    """``width`` one-byte nodes as one value; uses ``piece`` up."""
+    count = width
+    while count > 1:
+        count //= 2
+        for j in range(count):
+            piece[j] = concat_one(s, piece[2 * j], piece[2 * j + 1])
+    return piece[0]

@@ -1,0 +1,158 @@
+"""From PTX and a launch to what every stored byte is computed from.
+
+``walk`` executes every thread of every block with concrete integers and expressions for data.  What comes out holds
+for this block, this grid and these arguments, and under the assumptions that it lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemmdesc.equivalence import accesses, floats, integers, matrix, moves
+from gemmdesc.equivalence.contraction import counts_agree
+from gemmdesc.equivalence.global_memory import GlobalMemory, Stored
+from gemmdesc.equivalence.launch import Dim3, Launch
+from gemmdesc.equivalence.machine import BRANCHES, Handler, Machine
+from gemmdesc.equivalence.ptx import parse_ptx
+from gemmdesc.equivalence.refusal import RefusalError
+from gemmdesc.equivalence.shared_memory import LARGEST
+from gemmdesc.equivalence.syntax import WIDTHS, Entry, Instruction
+from gemmdesc.equivalence.table import Table
+from gemmdesc.equivalence.values import Mask
+
+#: Lanes and shared cells of one batch of blocks, and blocks of one launch, at most.
+_LANES, _CELLS, _BLOCKS = 1 << 16, 1 << 25, 1 << 16
+
+#: What every answer rests on.
+DISJOINT = "the memory behind different pointer arguments does not overlap"
+SAME_COMPILER = "both texts are assembled by one ptxas with the same flags, which keeps every rounding that PTX writes"
+
+GUARDED = "ptxas fuses no sum into ex2.approx, lg2.approx, sqrt.approx, rsqrt.approx, sin, cos or tanh"
+
+
+def _float_or_integer(m: Machine, i: Instruction, act: Mask | None) -> None:
+    (floats.arithmetic if floats.is_float(i) else integers.alu)(m, i, act)
+
+
+def _convert(m: Machine, i: Instruction, act: Mask | None) -> None:
+    whole = all(part[0] in "bsu" and part in WIDTHS for part in i.parts[-2:])
+    (moves.convert_integers if whole else floats.convert)(m, i, act)
+
+
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(("add", "sub", "mul", "mad", "min", "max", "neg", "abs", "div"), _float_or_integer),
+    **dict.fromkeys(("and", "or", "xor", "not", "shl", "shr", "rem", "bfe", "bfi", "popc", "clz"), integers.alu),
+    **dict.fromkeys(("fma", *(name for name in floats.UNARY if name not in ("neg", "abs"))), floats.arithmetic),
+    **dict.fromkeys(("fence", "membar"), moves.nothing),
+    **dict.fromkeys(("mov", "cvta"), moves.move),
+    **dict.fromkeys(("bar", "barrier"), moves.barrier),
+    **dict.fromkeys(("atom", "red"), accesses.atomic),
+    "setp": integers.setp,
+    "cvt": _convert,
+    "selp": moves.select,
+    "prmt": moves.permute,
+    "shfl": moves.shuffle,
+    "redux": floats.reduce_warp,
+    "createpolicy": moves.policy,
+    "ld": accesses.load,
+    "st": accesses.store,
+    "cp": accesses.asynchronous,
+    "ldmatrix": accesses.matrix_load,
+    "stmatrix": accesses.matrix_store,
+    "mma": matrix.multiply,
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Walked:
+    """What a launch stores: ``stored`` holds node ids of ``table``, one per byte."""
+
+    entry: Entry
+    launch: Launch
+    table: Table
+    stored: Stored
+    assuming: tuple[str, ...]
+
+    @property
+    def chip(self) -> str:
+        """The chip that the text is for, ``sm_90`` for both ``sm_90`` and ``sm_90a``."""
+        return self.entry.target.split(",")[0].strip().rstrip("af")
+
+
+def walk(ptx: str, launch: Launch, *, table: Table | None = None, sass: str | None = None) -> Walked:
+    """Execute every thread of ``ptx`` under ``launch``.
+
+    ``sass``: the assembled text, which can confirm that no product was fused into a sum.  ``table``: where expressions
+    go; walks that share one share their nodes.
+
+    Raises:
+        RefusalError: the kernel cannot be decided; the message says why.
+        NondeterministicError: its bytes may vary from run to run.
+    """
+    entry = parse_ptx(ptx)
+    _demand_known(entry)
+    block = _block(entry, launch)
+    table = Table() if table is None else table
+    threads = block[0] * block[1] * block[2]
+    total = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    if total > _BLOCKS:
+        raise RefusalError("budget", f"the grid has more than {_BLOCKS} blocks")
+    memory = GlobalMemory(table, threads, len(entry.parameters))
+    grain = _grain(entry)
+    together = max(1, min(_LANES // threads, _CELLS // (LARGEST // grain)))
+    contractible: dict[str, None] = {}
+    guarded = False
+    for first in range(0, total, together):
+        blocks = range(first, min(first + together, total))
+        machine = Machine(entry, launch, block, blocks=blocks, table=table, memory=memory, grain=grain)
+        machine.run(HANDLERS)
+        contractible |= machine.contractible
+        guarded = guarded or machine.guarded
+    assuming = [DISJOINT, SAME_COMPILER, *([GUARDED] if guarded else [])]
+    if contractible:
+        if sass is None or not counts_agree(entry, sass):
+            raise RefusalError(
+                "contraction",
+                f"ptxas may fuse a product into {len(contractible)} sums, such as `{next(iter(contractible))}`",
+            )
+        assuming.append("no product was fused into a sum: the assembled text has as many of each as PTX")
+    return Walked(entry=entry, launch=launch, table=table, stored=memory.finish(), assuming=tuple(assuming))
+
+
+def _demand_known(entry: Entry) -> None:
+    """Refuses by name what no handler reads, before a walk that would end there."""
+    for i in entry.instructions:
+        if i.parts[0] not in HANDLERS and i.parts[0] not in BRANCHES:
+            raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
+
+
+def _block(entry: Entry, launch: Launch) -> Dim3:
+    if launch.block is None:
+        if entry.threads is None:
+            raise RefusalError("launch", "the launch must give a block, since the text demands none")
+        return entry.threads
+    if entry.threads is not None and entry.threads != launch.block:
+        raise RefusalError("launch", f"the text demands a block of {entry.threads} (got {launch.block})")
+    return launch.block
+
+
+def _grain(entry: Entry) -> int:
+    """The narrowest access to shared memory, in bytes."""
+    widths = [16]
+    for i in entry.instructions:
+        if i.parts[0] in ("ld", "st") and i.parts[1].startswith("shared"):
+            widths.append(WIDTHS.get(i.parts[-1], 1))
+        elif i.parts[0] in ("ldmatrix", "stmatrix"):
+            widths.append(2 if "trans" in i.parts else 4)
+        elif i.parts[0] == "cp":
+            widths.append(4)
+    return min(min(widths), 4)
+
+
+def output_digests(walked: Walked) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
+    """Rows (parameter, offset, high, low) of every stored byte, sorted; equal rows mean equal bytes."""
+    s, store = walked.stored, walked.table.store
+    columns = (s.parameter.view(np.uint64), s.offset.view(np.uint64), store.high[s.ids], store.low[s.ids])
+    return np.stack(columns, axis=1) if len(s.ids) else np.zeros((0, 4), np.uint64)

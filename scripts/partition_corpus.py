@@ -1,0 +1,165 @@
+"""Compile a corpus of Triton kernels without a GPU and sort its configurations into classes of equal bits.
+
+    python scripts/partition_corpus.py rows.jsonl --arch 90,100,103 [--wide] [--cases row_sum,gemm] [--most 1000]
+
+One JSON row per configuration: the case, its knobs, the chip, the compiler, a digest of the text, and a class or a
+refusal.  Texts are not kept.  Rows that are in the file already are not made again, so that a stopped campaign goes on
+where it was; the summary is over all rows of the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib.util import module_from_spec, spec_from_file_location
+from multiprocessing import cpu_count, get_context
+from pathlib import Path
+from statistics import median
+from types import ModuleType
+from typing import Any
+
+CORPUS = Path(__file__).resolve().parent.parent / "tests" / "equivalence_corpus.py"
+
+
+def load_corpus(path: Path) -> ModuleType:
+    """The module with ``cases()``, ``wide_cases()`` and ``compile_case``."""
+    if path.stem in sys.modules:
+        return sys.modules[path.stem]
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        sys.exit(f"corpus must be a Python file (got {path})")
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def key(row: dict[str, Any]) -> str:
+    """What makes a row the row of its configuration."""
+    return json.dumps([row[name] for name in ("case", "choice", "arch", "triton")], sort_keys=True)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file; a last line that a stop cut short is taken off it."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole, encoding="utf-8")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def planned(corpus: ModuleType, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Every configuration asked for, as the beginning of a row."""
+    import triton
+
+    wanted = [name for name in options.cases.split(",") if name]
+    for case in (corpus.wide_cases() if options.wide else corpus.cases()).values():
+        if wanted and not any(case.name.startswith(name) for name in wanted):
+            continue
+        for choice in case.configurations():
+            for arch in options.arch.split(","):
+                yield {"case": case.name, "choice": choice, "arch": int(arch), "triton": triton.__version__}
+
+
+def work(corpus_path: str, wide: bool, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compile and read some configurations."""
+    corpus = load_corpus(Path(corpus_path))
+    cases = corpus.wide_cases() if wide else corpus.cases()
+    read_texts: dict[tuple[str, str], dict[str, Any]] = {}
+    return [finish(corpus, cases[row["case"]], row, read_texts) for row in rows]
+
+
+def finish(
+    corpus: ModuleType, case: Any, row: dict[str, Any], read_texts: dict[tuple[str, str], dict[str, Any]]
+) -> dict[str, Any]:
+    """A row with its text's digest and its class, or why it has none; a text under one launch is read once."""
+    from gemmdesc.equivalence import Kernel, Refused, read, signature
+    from gemmdesc.equivalence.answers import text_digest
+
+    began = time.perf_counter()
+    try:
+        ptx = corpus.compile_case(case, row["choice"], row["arch"]).asm["ptx"]
+    except Exception as error:  # noqa: BLE001 - a compiler's failure is a row, whatever it raises
+        return {**row, "refused": "compiler", "reason": f"{type(error).__name__}: {str(error)[:200]}"}
+    compiled = time.perf_counter()
+    row = {**row, "text": text_digest(ptx), "compile_s": round(compiled - began, 4)}
+    launch = corpus.launch_of(case, row["choice"])
+    known = read_texts.get((row["text"], str(launch)))
+    if known is not None:
+        return {**row, **known}
+    found = read(Kernel(name=case.name, ptx=ptx, launch=launch))
+    if isinstance(found, Refused):
+        said = {"refused": found.code, "reason": found.reason}
+    else:
+        said = {"class": signature(found)}
+    read_texts[(row["text"], str(launch))] = said
+    return {**row, **said, "read_s": round(time.perf_counter() - compiled, 4)}
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Configurations and distinct texts, read and refused by reason, and classes by chip and compiler."""
+    texts = {(row["arch"], row["triton"], row["case"], row.get("text")): row for row in rows}
+    read = [row for row in texts.values() if "class" in row]
+    refused = [row for row in texts.values() if "refused" in row]
+    classes: dict[str, dict[str, int]] = {}
+    for row in read:
+        name = f"sm_{row['arch']} triton {row['triton']}"
+        classes.setdefault(name, {})
+    for name, counts in classes.items():
+        here = [row for row in read if name == f"sm_{row['arch']} triton {row['triton']}"]
+        counts["texts"] = len(here)
+        counts["classes"] = len({(row["case"], row["class"]) for row in here})
+    return {
+        "configurations": len(rows),
+        "distinct_texts": len(texts),
+        "texts_read": len(read),
+        "texts_refused": len(refused),
+        "refused_by_reason": dict(Counter(row["refused"] for row in refused).most_common()),
+        "partition": classes,
+        "median_read_s": median([row["read_s"] for row in rows if "read_s" in row] or [0.0]),
+        "median_compile_s": median([row["compile_s"] for row in rows if "compile_s" in row] or [0.0]),
+    }
+
+
+def main() -> None:
+    """Run the campaign and print its summary as JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("rows", type=Path, help="JSON lines; read, then added to")
+    parser.add_argument("--arch", default="90", help="compute capabilities, such as 90,100,103")
+    parser.add_argument("--cases", default="", help="beginnings of case names")
+    parser.add_argument("--wide", action="store_true", help="three sizes, more warps and stages")
+    parser.add_argument("--most", type=int, default=None, help="new rows to make at most")
+    parser.add_argument("--processes", type=int, default=cpu_count())
+    parser.add_argument("--corpus", type=Path, default=CORPUS)
+    options = parser.parse_args()
+
+    done = rows_of(options.rows)
+    known = {key(row) for row in done}
+    corpus = load_corpus(options.corpus)
+    rows = [row for row in planned(corpus, options) if key(row) not in known][: options.most]
+    print(f"{len(known)} rows are there, {len(rows)} to make", file=sys.stderr)
+    chunks = [rows[i : i + 16] for i in range(0, len(rows), 16)]
+    with (
+        options.rows.open("a", encoding="utf-8") as sink,
+        ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool,
+    ):
+        futures = [pool.submit(work, str(options.corpus), options.wide, chunk) for chunk in chunks]
+        for number, future in enumerate(as_completed(futures), 1):
+            made = future.result()
+            done += made
+            sink.write("".join(json.dumps(row) + "\n" for row in made))
+            sink.flush()
+            if number % 10 == 0 or number == len(chunks):
+                print(f"{number} of {len(chunks)} chunks", file=sys.stderr)
+    print(json.dumps(summary(done), indent=1))
+
+
+if __name__ == "__main__":
+    main()
