@@ -182,6 +182,39 @@ def test_modifiers_and_places_are_part_of_the_function(one: str, other: str) -> 
     assert isinstance(pair(stored(one), stored(one).replace("%r10", "%r40")), Equal)
 
 
+@pytest.mark.parametrize("narrow", ["f16", "bf16"])
+@pytest.mark.parametrize("base", ["add", "sub"])
+def test_mixed_precision_widens_its_first_operand_and_reads_all_of_the_other(base: str, narrow: str) -> None:
+    unpack = "mov.b32 {%rs1, %rs2}, %r10;\n"
+    mixed = stored(f"{unpack}{base}.rn.f32.{narrow} %r20, %rs1, %r11;")
+    parted = stored(f"{unpack}cvt.f32.{narrow} %r30, %rs1;\n{base}.rn.f32 %r20, %r30, %r11;")
+    assert isinstance(pair(mixed, parted), Equal)
+    # Another upper half of the float32 operand is another value.
+    upper = mixed.replace(f"{base}.rn.f32.{narrow}", f"and.b32 %r11, %r11, 65535;\n{base}.rn.f32.{narrow}")
+    assert isinstance(pair(mixed, upper), Different)
+
+
+def test_mixed_precision_sums_take_products_in_as_others_do() -> None:
+    product = "mov.b32 {%rs1, %rs2}, %r10;\nmul.f32 %r30, %r11, %r12;\n"
+    refused(kernel(stored(f"{product}add.f32.f16 %r20, %rs1, %r30;")), "contraction")
+    marked = stored(f"{product}add.rn.f32.f16 %r20, %rs1, %r30;")
+    assert isinstance(pair(marked, marked.replace("%r30", "%r31")), Equal)
+    fused = stored("mov.b32 {%rs1, %rs2}, %r10;\nfma.rn.f32.bf16 %r20, %rs1, %rs2, %r12;")
+    parted = stored("mov.b32 {%rs1, %rs2}, %r10;\ncvt.f32.bf16 %r30, %rs1;\ncvt.f32.bf16 %r31, %rs2;\n"
+                    "fma.rn.f32 %r20, %r30, %r31, %r12;")  # fmt: skip
+    assert isinstance(pair(fused, parted), Equal)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["add.rn.f64.f16 %r20, %rs1, %r11;", "add.rn.unknown.f32 %r20, %r10, %r11;", "add.rn.f32 %r20, %r10, %r11, %r12;",
+     "add.rz.f32.f16 %r20, %rs1, %r11;", "cvt.rn.f16.f32 %rs3, %r10, %r11;", "add.s32 %r20, %r1, %r1, %r1;"],
+)  # fmt: skip
+def test_forms_of_float_instructions_that_are_not_known_are_refused(line: str) -> None:
+    body = "mov.b32 {%rs1, %rs2}, %r10;\nmov.b32 %r20, 0;\n"
+    refused(kernel(stored(body + line)), "instruction")
+
+
 # Pointers.
 
 

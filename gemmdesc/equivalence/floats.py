@@ -26,6 +26,7 @@ PACKED = {"f32x2": "f32", "f16x2": "f16", "bf16x2": "bf16"}
 _KINDS = ("f16", "bf16", "f32", "f64", *PACKED)
 _ROUNDED_BY_DEFAULT = ("add", "sub", "mul")
 _ROUNDINGS = frozenset(("rn", "rz", "rm", "rp"))
+_MODIFIERS = _ROUNDINGS | {"ftz", "sat", "approx", "full", "NaN", "xorsign", "abs", "relu"}
 #: Operations on one value and on two or three.
 UNARY = ("neg", "abs", "ex2", "lg2", "sin", "cos", "tanh", "rcp", "sqrt", "rsqrt")
 _CONVERSIONS = ("e4m3", "e5m2", "tf32", "f16", "bf16", "f32", "f64")
@@ -38,9 +39,14 @@ def is_float(i: Instruction) -> bool:
 
 def arithmetic(m: Machine, i: Instruction, act: Mask | None) -> None:
     """One floating-point operation on every lane."""
+    if "f32" in i.parts[1:-1]:
+        _mixed(m, i, act)
+        return
     kind = i.parts[-1]
     base = i.parts[0]
     modifiers = i.parts[1:-1]
+    if not _MODIFIERS.issuperset(modifiers):
+        raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
     rounded = not _ROUNDINGS.isdisjoint(modifiers)
     if base in _ROUNDED_BY_DEFAULT:
         modifiers = tuple(x for x in modifiers if x != "rn")
@@ -64,6 +70,21 @@ def arithmetic(m: Machine, i: Instruction, act: Mask | None) -> None:
             m.guarded = True
     made = m.table.concat([m.table.make(name, width // lanes, *lane) for lane in ids])
     m.write(i.operands[0], Value(ids=made, product=product), act)
+
+
+def _mixed(m: Machine, i: Instruction, act: Mask | None) -> None:
+    """add, sub and fma in float32 whose first operand, or two for fma, are half precision: widened, then combined."""
+    base, modifiers, narrow = i.parts[0], i.parts[1:-2], i.parts[-1]
+    known = base in ("add", "sub", "fma") and narrow in ("f16", "bf16") and i.parts[-2] == "f32"
+    if not known or len(i.operands) != (4 if base == "fma" else 3) or set(modifiers) - {"rn"}:
+        raise RefusalError("instruction", f"{i.text} is not among the instructions read")
+    last = m.read(i.operands[-1], 4)
+    wide = [m.table.make(f"cvt.f32.{narrow}", 4, m.nodes(operand, 2)) for operand in i.operands[1:-1]]
+    if base != "fma" and not modifiers and last.product == FUSIBLE_PRODUCT:
+        m.contractible[i.text] = None
+    m.guarded = m.guarded or (base != "fma" and not modifiers and last.product == GUARDED_PRODUCT)
+    name = "fma.rn.f32" if base == "fma" else f"{base}.f32"
+    m.write(i.operands[0], Value(ids=m.table.make(name, 4, *wide, as_nodes(last, 4, m.table))), act)
 
 
 def _product_of(m: Machine, i: Instruction, ids: list[list[Ids]]) -> int:
@@ -104,7 +125,7 @@ def convert(m: Machine, i: Instruction, act: Mask | None) -> None:
         return
     register = i.operands[0]
     width = WIDTHS.get(target)
-    if width is None or source not in WIDTHS or not hasattr(register, "width"):
+    if width is None or source not in WIDTHS or not hasattr(register, "width") or len(i.operands) != 2:
         raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
     ids = m.table.make(i.opcode, width, m.nodes(i.operands[1], WIDTHS[source]))
     m.write(register, Value(ids=ids), act)

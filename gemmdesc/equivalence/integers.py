@@ -21,6 +21,8 @@ Integers = tuple[Bits64, ...]
 
 #: Modes of ``Table.bitwise``.
 _MOVES = {"or": 0, "and": 1, "shl": 2, "shr": 3}
+#: How many operands an instruction takes, where that is not two.
+_OPERANDS = {"mad": 3, "bfe": 3, "bfi": 4, **dict.fromkeys(("not", "neg", "abs", "popc", "clz"), 1)}
 _COMPARE: dict[str, Callable[[Any, Any], Mask]] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
@@ -47,6 +49,8 @@ def alu(m: Machine, i: Instruction, act: Mask | None) -> None:
     width = WIDTHS[kind]
     wide = "wide" in i.parts
     sources = i.operands[1:]
+    if len(sources) != _OPERANDS.get(i.parts[0], 2):
+        raise RefusalError("instruction", f"{i.text} is not among the instructions read")
     values = []
     for at, operand in enumerate(sources):
         narrow = width
@@ -210,6 +214,8 @@ def setp(m: Machine, i: Instruction, act: Mask | None) -> None:
     if len(i.operands) != 3 or not isinstance(i.operands[0], Register):
         raise RefusalError("instruction", f"{i.text} is not among the instructions read")
     kind = i.parts[-1]
+    if kind.endswith("x2"):
+        raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
     width = WIDTHS[kind]
     values = [m.read(operand, width) for operand in i.operands[1:]]
     if any(v.pointer for v in values):

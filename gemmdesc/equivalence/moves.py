@@ -42,7 +42,7 @@ def _settled(m: Machine, value: Value) -> Value:
 def convert_integers(m: Machine, i: Instruction, act: Mask | None) -> None:
     """cvt between integers: extended or cut by the source's sign."""
     target, source = i.parts[-2], i.parts[-1]
-    if len(i.parts) != 3:
+    if len(i.parts) != 3 or len(i.operands) != 2:
         raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
     wide, narrow = WIDTHS[target], WIDTHS[source]
     value = m.read(i.operands[1], narrow)

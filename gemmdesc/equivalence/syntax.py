@@ -7,7 +7,7 @@ from dataclasses import dataclass
 #: Bytes of a PTX type; a predicate counts as one.
 WIDTHS = {
     f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (8, 16, 32, 64) if (kind, bits) != ("f", 8)
-} | {"pred": 1, "f16x2": 4, "bf16": 2, "bf16x2": 4, "tf32": 4, "f32x2": 8, "b128": 16}
+} | {"pred": 1, "f16x2": 4, "bf16": 2, "bf16x2": 4, "tf32": 4, "f32x2": 8}
 
 
 @dataclass(frozen=True, slots=True)
