@@ -13,6 +13,7 @@ from gemmdesc.expressions import Const
 from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion, ScalarClass
 from gemmdesc.profiles import (
     Level,
+    Range,
     RuleOutcome,
     find_profile,
     index_profile,
@@ -161,6 +162,17 @@ def test_evidence_below_the_level_asked_for_declines() -> None:
     assert "only inferred, and verified is required" in found.reason
     assert lookup(index, sample_problem(), sample_answer(), accept=Level.INFERRED) == sample_rule()
     assert lookup(index, sample_problem(), sample_answer(), accept=Level.PUBLISHED) == sample_rule()
+
+
+def test_a_row_seen_at_one_or_two_products_says_nothing_of_more() -> None:
+    row = sample_row()
+    for high, served in ((1, False), (2, False), (3, True)):
+        seen = replace(row, evidence=replace(row.evidence, k=Range(low=1, high=high)))
+        index = index_profile(sample_profile(seen))
+        found = lookup(index, sample_problem(), sample_answer())
+        assert isinstance(found, Rule) is served
+        assert served or f"was seen up to k = {high} only" in found.reason
+        assert isinstance(lookup(index, replace(sample_problem(), k=2, lda=256, ldb=2), sample_answer()), Rule)
 
 
 @pytest.mark.parametrize("projection", [("algo_id",), ("algo_id", "custom_option")])

@@ -22,7 +22,7 @@ THIN_SIDE = 64
 PACKED_SIDE = 128
 #: A packed slice is a multiple of this many lanes, and so is every span that a tensor-descriptor kernel takes directly.
 SPAN_UNIT = 64
-_NEST_ONLY = "CUDA-core chains have the structure scalar_nest only"
+_NEST_ONLY = "chains of scalar steps have the structure scalar_nest only, and configs of its own"
 #: Cost of loading one row or column of a tile, in elements multiplied.
 _LOAD_COST = 16
 
@@ -83,8 +83,9 @@ def choose_kernel(
 
     A nest of CUDA-core chains has one structure, and configs of its own (:func:`gemmdesc.kernels.nest.choose_nest`).
     """
-    if isinstance(desc.accumulator.step, ScalarStep) and config is None:
-        return choose_nest(desc, meta) if structure in (None, Structure.SCALAR_NEST) else declined(_NEST_ONLY)
+    if isinstance(desc.accumulator.step, ScalarStep):
+        fits = config is None and structure in (None, Structure.SCALAR_NEST)
+        return choose_nest(desc, meta) if fits else declined(_NEST_ONLY)
     slices = slice_up(desc, meta, card)
     if isinstance(slices, Declined):
         return slices

@@ -8,7 +8,7 @@ from gemmdesc.descriptor import GEMMDesc, ScalarStep, Start
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.meta import KernelMeta, Layout
-from gemmdesc.kernels.slices import OPERAND_DTYPES, Merge, declined, output_dtypes
+from gemmdesc.kernels.slices import Merge, declined, misfit
 from gemmdesc.kernels.structure import Structure
 
 #: Elements of float32 that the sums of one launch may take, unless a single block of outputs takes more.
@@ -62,21 +62,9 @@ class NestChoice:
 
 def choose_nest(desc: GEMMDesc, meta: KernelMeta, config: NestConfig | None = None) -> NestChoice | Declined:
     """The kernels that compute ``desc``, a nest of cuts over CUDA-core chains, bit for bit."""
-    for name, got, want in (
-        ("a", meta.a.dtype, desc.a_dtype),
-        ("b", meta.b.dtype, desc.b_dtype),
-        ("out", meta.out.dtype, desc.output_dtype),
-    ):
-        if got is not want:
-            return declined(f"{name} must have the descriptor's type {want.value} (got {got.value})")
-    if desc.a_dtype is not desc.b_dtype or desc.a_dtype not in OPERAND_DTYPES:
-        return declined(
-            f"operands must be float16 or bfloat16 alike (got {desc.a_dtype.value} and {desc.b_dtype.value})"
-        )
-    if desc.output_dtype not in output_dtypes(desc.a_dtype):
-        return declined(f"the output must be of the operands' type or float32 (got {desc.output_dtype.value})")
-    if desc.epilogue:
-        return declined(f"the epilogue must be empty (got {len(desc.epilogue)} steps)")
+    trouble = misfit(desc, meta)
+    if trouble is not None:
+        return trouble
     step = desc.accumulator.step
     if not isinstance(step, ScalarStep):
         return declined("the leaf must be a chain of scalar steps")
@@ -116,5 +104,4 @@ def _largest_offset(meta: KernelMeta) -> int:
         meta.b.last_offset(meta.k, meta.n),
         meta.out.last_offset(meta.m, meta.n),
         meta.m * meta.n,
-        MOST_SUMS,
     )

@@ -62,8 +62,8 @@ def declined(reason: str) -> Declined:
     return Declined(code="kernel", reason=reason)
 
 
-def slice_up(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> Slices | Declined:
-    """The descriptor as the kernels see it, at the sizes of ``meta``, or why no kernel computes it."""
+def misfit(desc: GEMMDesc, meta: KernelMeta) -> Declined | None:
+    """What any kernel declines: types that are not the descriptor's or not known, and an epilogue."""
     for name, got, want in (
         ("a", meta.a.dtype, desc.a_dtype),
         ("b", meta.b.dtype, desc.b_dtype),
@@ -79,6 +79,14 @@ def slice_up(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> Slices |
         return declined(f"the output must be of the operands' type or float32 (got {desc.output_dtype.value})")
     if desc.epilogue:
         return declined(f"the epilogue must be empty (got {len(desc.epilogue)} steps)")
+    return None
+
+
+def slice_up(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> Slices | Declined:
+    """The descriptor as the kernels see it, at the sizes of ``meta``, or why no kernel computes it."""
+    trouble = misfit(desc, meta)
+    if trouble is not None:
+        return trouble
     steps = _steps(desc, card)
     if isinstance(steps, Declined):
         return steps
@@ -98,7 +106,7 @@ def _steps(desc: GEMMDesc, card: CardArithmetic) -> tuple[int, int] | Declined:
     accumulator = desc.accumulator
     step = accumulator.step
     if not isinstance(step, FusedDot):
-        return declined("no kernel has CUDA-core chains")
+        return declined("a chain of scalar steps is no chain of matrix steps")
     realised = card.step_for(desc.a_dtype)
     if realised is None:
         return declined(f"the card's matrix steps for {desc.a_dtype.value} are not known")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gemmdesc.dtypes import DType
+from gemmdesc.plain import answer_from_plain
 from gemmdesc.problem import ANSWER_ATTRIBUTES, AlgoConfig, GemmProblem
 
 Types = tuple[DType, DType, DType]
@@ -33,6 +34,11 @@ class AnswerKey:
             types=self.types,
             values=tuple(v if n in kept else None for n, v in zip(ANSWER_ATTRIBUTES, self.values, strict=True)),
         )
+
+    @property
+    def answer(self) -> AlgoConfig:
+        """An answer with these attributes, 0 for those left out."""
+        return answer_from_plain({n: v or 0 for n, v in zip(ANSWER_ATTRIBUTES, self.values, strict=True)})
 
     def __str__(self) -> str:
         named = (f"{n}={v}" for n, v in zip(ANSWER_ATTRIBUTES, self.values, strict=True) if v is not None)

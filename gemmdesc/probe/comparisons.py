@@ -7,12 +7,11 @@ from functools import lru_cache
 
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.normal_form import same_bits
-from gemmdesc.plain import answer_from_plain
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.examples import Draws, Variant
 from gemmdesc.probe.trials import Verified
-from gemmdesc.problem import ANSWER_ATTRIBUTES, environment
+from gemmdesc.problem import environment
 from gemmdesc.rule import Rule, evaluate_rule, parse_rule
 
 #: Rules of a campaign whose texts are kept parsed.
@@ -65,8 +64,7 @@ class Comparisons:
         if found.rule == rule.text:
             return True
         problem = self._source.problem(found.variant.number)
-        answer = answer_from_plain({n: v or 0 for n, v in zip(ANSWER_ATTRIBUTES, found.key.values, strict=True)})
-        values = environment(problem, answer, None)
+        values = environment(problem, found.key.answer, None)
         one, other = evaluate_rule(rule, values), evaluate_rule(_parsed(found.rule), values)
         return isinstance(one, GEMMDesc) and isinstance(other, GEMMDesc) and same_bits(one, other, problem.k)
 

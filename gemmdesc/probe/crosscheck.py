@@ -16,14 +16,12 @@ from typing import Any
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import CampaignError, Declined
 from gemmdesc.normal_form import same_bits
-from gemmdesc.plain import answer_from_plain
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.offline import recorded_scope
 from gemmdesc.probe.records import session_from_plain, verified_from_plain
 from gemmdesc.probe.sampling import draw_problem
-from gemmdesc.probe.trials import Verified
-from gemmdesc.problem import ANSWER_ATTRIBUTES, AlgoConfig, GemmProblem, environment
+from gemmdesc.problem import AlgoConfig, GemmProblem, environment
 from gemmdesc.profiles import (
     DeclineOutcome,
     Evidence,
@@ -69,7 +67,7 @@ def crosscheck(profile: Profile, folder: Path) -> Crosscheck:
         verified = verified_from_plain(data)
         if not verified.variant.natural:
             continue
-        problem, answer = draw_problem(scope, seed, verified.variant.number), _answer(verified)
+        problem, answer = draw_problem(scope, seed, verified.variant.number), verified.key.answer
         served = [r for r in matching_rows(index, problem, answer) if isinstance(r.outcome, RuleOutcome)]
         if len(served) != 1:
             not_served += 1
@@ -107,11 +105,6 @@ def _speaks_against(
     if verdict is Verdict.EQUAL:
         return not alike
     return True if alike and verdict in (Verdict.DIFFERENT, Verdict.NONDETERMINISTIC) else None
-
-
-def _answer(verified: Verified) -> AlgoConfig:
-    pairs = zip(ANSWER_ATTRIBUTES, verified.key.values, strict=True)
-    return answer_from_plain({name: value or 0 for name, value in pairs})
 
 
 def _about(profile: Profile, folder: Path) -> dict[str, Any]:

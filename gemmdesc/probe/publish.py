@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gemmdesc.errors import Declined
-from gemmdesc.plain import answer_from_plain
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Findings
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
 from gemmdesc.probe.sampling import draw_problem
 from gemmdesc.probe.trials import Verified
-from gemmdesc.problem import ANSWER_ATTRIBUTES, AlgoConfig, DeviceId, GemmProblem, LibraryId
+from gemmdesc.problem import ANSWER_ATTRIBUTES, DeviceId, GemmProblem, LibraryId
 from gemmdesc.profiles import (
     DeclineOutcome,
     Evidence,
@@ -107,7 +106,7 @@ def _row(findings: Findings, row: Row, answers: Sequence[AnswerKey]) -> ProfileR
     code = "out_of_scope" if row.solved.rule is None and _all_scalar(findings, row) else "no_rule"
     reason = row.solved.reason or f"the rule found was not verified ({_shortfall(seen)})"
     if code == "out_of_scope":
-        reason = f"its sums are made on CUDA cores ({reason}); only tensor-core orders are rebuilt so far"
+        reason = f"its sums are made on CUDA cores, and no order of theirs was found ({reason})"
     return ProfileRow(
         key=key, outcome=DeclineOutcome(declined=Declined(code=code, reason=reason)), evidence=evidence
     )
@@ -154,12 +153,8 @@ def _evidence(findings: Findings, row: Row, seen: _Seen) -> Evidence:
         k=ranges[2],
         splitk=Range(low=min(splits), high=max(splits)),
         launch_names=tuple(names),
-        example=Example(problem=seen.problems[0], answer=_answer(first)),
+        example=Example(problem=seen.problems[0], answer=first.answer),
     )
-
-
-def _answer(key: AnswerKey) -> AlgoConfig:
-    return answer_from_plain(dict(zip(ANSWER_ATTRIBUTES, (v or 0 for v in key.values), strict=True)))
 
 
 def _named(key: AnswerKey) -> tuple[tuple[str, int], ...]:

@@ -27,6 +27,8 @@ from gemmdesc.rule import Rule
 #: Folders of profiles, separated like PATH, looked at after an explicit one and before the user's.
 ENVIRONMENT_VARIABLE = "GEMMDESC_PROFILES"
 _FOLDER = "arch_profiles"
+#: Sums of fewer products have one order, up to which term comes first.
+FEWEST_PRODUCTS = 3
 #: What a campaign over the default types is expected to take, in minutes.
 PROBE_MINUTES = 30
 
@@ -160,7 +162,8 @@ def lookup(
     """The rule for one answer to one problem.
 
     Declines (``no_rule``) where the family was not measured, no row speaks about the answer, rows contradict each
-    other, or the row's evidence is below ``accept``; and as the row says where it holds a decline.
+    other, the row's evidence is below ``accept``, or it was seen only at k below ``FEWEST_PRODUCTS`` and the problem's
+    is not; and as the row says where it holds a decline.
     """
     family = family_of(problem)
     if family not in index.projections:
@@ -176,6 +179,10 @@ def lookup(
         case DeclineOutcome(declined=declined):
             return declined
         case RuleOutcome(rule=rule):
+            if row.evidence.k.high < FEWEST_PRODUCTS <= problem.k:
+                return Declined(
+                    code="no_rule", reason=f"the rule for {row.key} was seen up to k = {row.evidence.k.high} only"
+                )
             return _accepted(rule, rows, accept)
 
 
