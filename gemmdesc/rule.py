@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from gemmdesc.descriptor import GEMMDesc, variable_fields, with_variables
 from gemmdesc.errors import Declined, DescriptorError
@@ -35,8 +36,9 @@ class Rule:
         if any(value != 1 for value in needed.values()):
             raise DescriptorError(f"structure must hold 1 in each variable field (got {to_text(self.structure)})")
 
-    @property
+    @cached_property
     def text(self) -> str:
+        """The canonical text: equal exactly where the rules are."""
         return to_text(self.structure, {path: str(e) for path, e in self.integers})
 
     @property

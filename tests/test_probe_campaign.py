@@ -19,11 +19,11 @@ from gemmdesc.normal_form import same_bits
 from gemmdesc.probe import scan, verification
 from gemmdesc.probe.campaign import Campaign, Findings, Options, quick
 from gemmdesc.probe.compare import Verdict
-from gemmdesc.probe.comparisons import Comparisons
+from gemmdesc.probe.comparisons import FEWEST_COMPARED, Comparisons
 from gemmdesc.probe.examples import Draws
 from gemmdesc.probe.offline import recorded_findings
 from gemmdesc.probe.projection import RowIndex
-from gemmdesc.probe.publish import FEWEST_COMPARED, make_profile
+from gemmdesc.probe.publish import make_profile
 from gemmdesc.probe.sampling import Regime, Scope, draw_problem
 from gemmdesc.probe.scan import answer_key, unseen_mass
 from gemmdesc.probe.workers import InProcess

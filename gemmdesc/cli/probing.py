@@ -38,6 +38,9 @@ def probe(
     out: Annotated[Path | None, typer.Option(help="Folder of profiles to write to; the user's by default.")] = None,
     campaign: Annotated[Path | None, typer.Option(help="Folder of the records; the same one resumes.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A first look, with a fraction of the queries.")] = False,
+    tensor_cores: Annotated[
+        bool, typer.Option("--tensor-cores", help="Seek the orders of tensor-core kernels only; the others decline.")
+    ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes.")] = None,
     target: Annotated[float, typer.Option(min=0.0, help="Stop at this estimate of the mass of unseen answers.")] = 1e-5,
     seed: Annotated[int, typer.Option(min=0)] = 0,
@@ -55,7 +58,7 @@ def probe(
             return _offline(from_observations, out, progress, wanted)
         opener = Opener(spec=library)
         require_card(opener, arch)
-        options = options_for(opener, quick=quick, target=target, seed=seed)
+        options = options_for(opener, quick=quick, target=target, seed=seed, cuda_cores=not tensor_cores)
         profile, findings = measure(opener, options, workers or default_workers(), campaign, progress)
         path = profile_path(out or user_folder(), profile.device, profile.library.version)
         write_profile(profile, path)
@@ -101,7 +104,7 @@ def require_card(opener: Opener, arch: str | None) -> None:
         )
 
 
-def options_for(opener: Opener, *, quick: bool, target: float, seed: int) -> Options:
+def options_for(opener: Opener, *, quick: bool, target: float, seed: int, cuda_cores: bool = True) -> Options:
     """The campaign's options."""
     from gemmdesc.probe.campaign import Options
     from gemmdesc.probe.campaign import quick as shortened
@@ -110,7 +113,7 @@ def options_for(opener: Opener, *, quick: bool, target: float, seed: int) -> Opt
     if opener.simulated:
         few = Options(scope=simulated_scope(), seed=seed, target_unseen=max(target, 1e-2), first_blocks=1)
         return replace(few, most_queries=4000)
-    options = Options(scope=Scope(), seed=seed, target_unseen=target)
+    options = Options(scope=Scope(), seed=seed, target_unseen=target, cuda_cores=cuda_cores)
     return shortened(options) if quick else options
 
 

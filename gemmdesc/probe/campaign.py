@@ -35,15 +35,17 @@ class Options:
     """``target_unseen``: Good-Turing mass, in scope, at which the scan stops; ``most_queries`` ends it in any case.
 
     ``first_blocks``: blocks scanned before anything is solved.  ``verify_draws``: plain draws for each of a row's first
-    answers, beside two against the rivals of its rule; all other answers get one of each.
+    answers, beside two against the rivals of its rule; all other answers get one of each.  ``cuda_cores``: once the
+    tensor-core answers are done, seek the orders of the others too, and count them as in scope.
     """
 
     scope: Scope
     seed: int = 0
     target_unseen: float = 1e-5
-    first_blocks: int = 600
+    first_blocks: int = 400
     most_queries: int = 4_000_000
     verify_draws: int = 2
+    cuda_cores: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +85,7 @@ class Campaign:
         )
         self._surveyed: set[int] = set()
         for data in self._journal.read("survey"):
-            self._partition.book.pool.add((reading_from_plain(data),))
+            self._partition.book.observe((reading_from_plain(data),))
         for data in self._journal.read("surveyed"):
             self._surveyed.update(data["families"])
         self._rows: list[Row] = []
@@ -97,7 +99,13 @@ class Campaign:
         """Go on until the stop rule holds; everything learned is on disk as soon as it is known."""
         library = self._workers.library
         self._journal.append("sessions", records.session_to_plain(library.identity, library.device))
-        blocks = self._options.first_blocks
+        self._until_few_unseen(self._options.first_blocks)
+        if self._options.cuda_cores:
+            self._set_rows(self._partition.seek_cuda_cores(self._rows))
+            self._until_few_unseen(len(self._tally.blocks))
+        return self.findings()
+
+    def _until_few_unseen(self, blocks: int) -> None:
         while True:
             self._timed("scan", self._scan, blocks)
             self._timed("survey", self._survey)
@@ -105,7 +113,7 @@ class Campaign:
             self._timed("verify", self._verify_and_repair)
             unseen = self._unseen()
             if unseen < self._options.target_unseen or self._tally.queries >= self._options.most_queries:
-                return self.findings()
+                return
             blocks = blocks * 3 // 2
 
     def _timed(self, phase: str, work: Callable[..., None], *arguments: Any) -> None:
@@ -123,7 +131,7 @@ class Campaign:
 
     def _survey(self) -> None:
         """Read several answers of every family not read yet; one that was cut short is read again from its start."""
-        look = Survey(self._workers, self._source, self._tally, self._partition.book.pool, self._report)
+        look = Survey(self._workers, self._source, self._tally, self._partition.book, self._report)
         for reading in look.run(frozenset(self._surveyed)):
             self._journal.append("survey", reading_to_plain(reading))
         if not look.families <= self._surveyed:
@@ -186,5 +194,5 @@ class Campaign:
 
 
 def quick(options: Options) -> Options:
-    """Options for a first look: few queries, and a stop rule to match."""
-    return replace(options, first_blocks=8, most_queries=32_000, target_unseen=1e-3)
+    """Options for a first look: few queries, a stop rule to match, and tensor cores only."""
+    return replace(options, first_blocks=8, most_queries=32_000, target_unseen=1e-3, cuda_cores=False)

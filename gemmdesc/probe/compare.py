@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 
@@ -85,25 +86,45 @@ def compare_rules(
     descs = [describe(r, example) for r in rules]
     rivals = tuple(d for d in (*(describe(r, example) for r in others), *descs) if d is not None)
     verdicts = [Verdict.DECLINED if d is None else Verdict.EQUAL for d in descs]
-    for draw in draws:
+    problem = example.problem
+
+    def prepared(draw: Draw) -> tuple[Operand, Operand, Window] | None:
         lead = next((d for d, v in zip(descs, verdicts, strict=True) if d is not None and v is Verdict.EQUAL), None)
-        if lead is None:
-            break
-        a, b = operands(example.problem, lead, draw, rivals)
-        window = choose_window(example.problem, draw, side)
-        got = library.run(example.problem, example.answer, a, b, window)
-        if isinstance(got, Failed):
-            return tuple(Verdict.DECLINED if d is None else Verdict.REFERENCE_FAILED for d in descs)
-        expected: dict[str, bool] = {}
-        for i, desc in enumerate(descs):
-            if desc is None or verdicts[i] is not Verdict.EQUAL:
-                continue
-            digest = normal_form(desc, example.problem.k).digest
-            if digest not in expected:
-                expected[digest] = bitwise_equal(_replayed(desc, example.problem, a, b, window), got)
-            if not expected[digest]:
-                verdicts[i] = Verdict.DIFFERENT
+        return None if lead is None else (*operands(problem, lead, draw, rivals), choose_window(problem, draw, side))
+
+    # The library's product is waited for by another thread: this one replays it and makes the next operands meanwhile.
+    with ThreadPoolExecutor(1) as waiting:
+        following = prepared(draws[0]) if draws else None
+        for place in range(len(draws)):
+            if following is None or Verdict.EQUAL not in verdicts:
+                break
+            a, b, window = following
+            running = waiting.submit(library.run, problem, example.answer, a, b, window)
+            alive = [i for i, v in enumerate(verdicts) if v is Verdict.EQUAL]
+            expected = _expected([descs[i] for i in alive], problem, a, b, window)
+            following = prepared(draws[place + 1]) if place + 1 < len(draws) else None
+            got = running.result()
+            if isinstance(got, Failed):
+                return tuple(Verdict.DECLINED if d is None else Verdict.REFERENCE_FAILED for d in descs)
+            for i, bits in zip(alive, expected, strict=True):
+                if not bitwise_equal(bits, got):
+                    verdicts[i] = Verdict.DIFFERENT
     return tuple(verdicts)
+
+
+def _expected(
+    descs: Sequence[GEMMDesc | None], problem: GemmProblem, a: Operand, b: Operand, window: Window
+) -> list[Bits]:
+    """What each descriptor gives; those that owe each other the same bits are replayed once."""
+    found: dict[str, Bits] = {}
+    out = []
+    for desc in descs:
+        assert desc is not None
+        digest = normal_form(desc, problem.k).digest
+        if digest not in found:
+            found[digest] = _replayed(desc, problem, a, b, window)
+        out.append(found[digest])
+    return out
 
 
 def operands(

@@ -14,6 +14,8 @@ from gemmdesc.probe.trials import Verified
 from gemmdesc.problem import environment
 from gemmdesc.rule import Rule, evaluate_rule, parse_rule
 
+#: Problems, natural or made, on which a rule gave the library's bytes, without which it is not served.
+FEWEST_COMPARED = 8
 #: Rules of a campaign whose texts are kept parsed.
 _PARSED = 4096
 

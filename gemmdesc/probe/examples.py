@@ -111,17 +111,21 @@ def moved(
 
     None where the library's check does not accept it there.
     """
-    p = example.problem
+    problem = resized(example.problem, k, layout)
+    return Example(problem=problem, answer=example.answer) if library.check(problem, example.answer) else None
+
+
+def resized(problem: GemmProblem, k: int, layout: tuple[Transpose, Transpose] | None = None) -> GemmProblem:
+    """The problem at another inner size, padded as before, or with dense operands stored as ``layout`` says."""
+    p = problem
     if layout in (None, (p.transa, p.transb)):
         lda = p.lda if p.transa is Transpose.N else p.lda + k - p.k
-        problem = replace(p, k=k, lda=lda, ldb=p.ldb if p.transb is Transpose.T else p.ldb + k - p.k)
-    else:
-        transa, transb = layout
-        problem = replace(
-            p, k=k, transa=transa, transb=transb, lda=p.m if transa is Transpose.N else k,
-            ldb=k if transb is Transpose.N else p.n,
-        )  # fmt: skip
-    return Example(problem=problem, answer=example.answer) if library.check(problem, example.answer) else None
+        return replace(p, k=k, lda=lda, ldb=p.ldb if p.transb is Transpose.T else p.ldb + k - p.k)
+    transa, transb = layout
+    return replace(
+        p, k=k, transa=transa, transb=transb, lda=p.m if transa is Transpose.N else k,
+        ldb=k if transb is Transpose.N else p.n,
+    )  # fmt: skip
 
 
 def grained_sizes(example: Example) -> tuple[int, ...]:

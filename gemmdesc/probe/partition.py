@@ -26,6 +26,7 @@ from gemmdesc.probe.projection import (
 )
 from gemmdesc.probe.rulebook import RuleBook
 from gemmdesc.probe.scan import Tally
+from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.tasks import SolveTask, run_solve
 from gemmdesc.probe.trials import TrialTask, run_trial
 from gemmdesc.probe.workers import Workers
@@ -44,8 +45,10 @@ _RIVALS, _KNOWN = 8, 20
 class Partition:
     """Rows so far, every class's own outcome, and what each rule gave on each class it was tried on.
 
-    ``book``: what is known of rules.
+    ``book``: what is known of rules.  ``cuda_cores``: whether the orders of classes that fuse no products are sought.
     """
+
+    cuda_cores = False
 
     def __init__(self, workers: Workers, draws: Draws, report: Report, journal: Journal) -> None:
         self._workers, self._draws, self._report, self._journal = workers, draws, report, journal
@@ -58,6 +61,14 @@ class Partition:
             self.book.recall(*records.outcome_from_plain(data))
         for data in journal.read("trials"):
             self._trials[data["rule"], records.key_of(data)] = data["given"]
+
+    def seek_cuda_cores(self, rows: Sequence[Row]) -> list[Row]:
+        """From now on seek the orders of CUDA-core classes too; the rows, less those whose classes' were not sought."""
+        self.cuda_cores = True
+        unsought = {c for c, o in self.book.outcomes.items() if o.scalar and o.rule is None and not _was_sought(o)}
+        for key in unsought:
+            del self.book.outcomes[key]
+        return [r for r in rows if r.solved.rule is not None or unsought.isdisjoint(r.classes)]
 
     def make_rows(self, tally: Tally, classes: Sequence[AnswerKey]) -> list[Row]:
         """Rows for ``classes``, which no row takes yet."""
@@ -138,6 +149,7 @@ class Partition:
             key=key, source=self._draws, numbers=tuple(self._numbers[key]), known=tuple(known),
             hints=self.book.known(key.types), preferred=self.book.pool.expressions(_family(key)),
             witnesses=tuple(self._witnesses.get(key, ())[:_READ_FIRST]), zero_exponent=self.book.zero_exponent(),
+            cuda_cores=self.cuda_cores,
         )  # fmt: skip
 
     def _solve_leads(self, nodes: Sequence[Node]) -> list[Solved | None]:
@@ -243,6 +255,10 @@ class Partition:
         reasons = Counter(self.book.outcomes[c].reason for c in node.classes if c in self.book.outcomes)
         return reasons.most_common(1)[0][0] if reasons else "not read"
 
+
+def _was_sought(outcome: ClassOutcome) -> bool:
+    """Whether any reading of a CUDA-core class was taken with its order."""
+    return any(r.element_tree is not None or r.negative_zero is not None for r in outcome.readings)
 
 
 def _whole(group: Sequence[Row]) -> Node:

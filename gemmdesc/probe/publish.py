@@ -10,6 +10,7 @@ from gemmdesc.errors import Declined
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Findings
 from gemmdesc.probe.compare import Verdict
+from gemmdesc.probe.comparisons import FEWEST_COMPARED
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
 from gemmdesc.probe.sampling import draw_problem
 from gemmdesc.probe.trials import Verified
@@ -31,10 +32,6 @@ from gemmdesc.profiles import (
 
 #: Kernel names kept for one row.
 _NAMES_KEPT = 24
-
-
-#: Problems, natural or made, on which a rule gave the library's bytes, without which it is not served.
-FEWEST_COMPARED = 8
 
 
 def make_profile(

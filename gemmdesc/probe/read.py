@@ -27,8 +27,12 @@ from gemmdesc.problem import AlgoConfig, GemmProblem
 WINDOW_K = 288
 
 
-def read_answer(reader: Reader, problem: GemmProblem, answer: AlgoConfig) -> Reading:
+def read_answer(
+    reader: Reader, problem: GemmProblem, answer: AlgoConfig, *, cuda_cores: bool = True
+) -> Reading:
     """Everything that the walks can see of ``answer`` on ``problem``.
+
+    ``cuda_cores``: whether to read the order of an answer that adds its products one by one, which takes many launches.
 
     Raises:
         ReferenceFailed: the library did not run the answer.
@@ -38,11 +42,11 @@ def read_answer(reader: Reader, problem: GemmProblem, answer: AlgoConfig) -> Rea
     anomalies = [f"k = {h} is not summed" for h in holes]
     fused = read_fused(reader, summed_k, size)
     if not fused:
-        tree = read_sampled_tree(reader, summed_k, size)
+        tree = read_sampled_tree(reader, summed_k, size) if cuda_cores else None
         return Reading(
             problem=problem, answer=answer, summed_k=summed_k, part_ends=(summed_k,), part_tree=0, windows=(),
             arithmetic=StepArithmetic(), merge=MergeTypes(), fused=fused, element_tree=tree,
-            negative_zero=read_negative_zero(reader, summed_k), anomalies=tuple(anomalies),
+            negative_zero=read_negative_zero(reader, summed_k) if cuda_cores else None, anomalies=tuple(anomalies),
         )  # fmt: skip
     tree = read_element_tree(reader, summed_k, size)
     part_ends = read_part_ends(reader, summed_k, size)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from gemmdesc.probe import records
 from gemmdesc.probe.answers import AnswerKey, Types
 from gemmdesc.probe.pool import SpanPool
+from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.rule import Rule
 
@@ -19,10 +21,18 @@ class RuleBook:
         self.rules: Counter[str] = Counter()
         self.pool = SpanPool()
         self._by_text: dict[str, Rule] = {}
+        self._zero_exponent: int | None = None
+
+    def observe(self, readings: Sequence[Reading]) -> None:
+        """Take in what readings, of whatever class, show of spans and of the step."""
+        self.pool.add(readings)
+        seen = (r.arithmetic.zero_exponent for r in readings if r.arithmetic.zero_exponent is not None)
+        if self._zero_exponent is None:
+            self._zero_exponent = next(seen, None)
 
     def recall(self, key: AnswerKey, outcome: ClassOutcome) -> None:
         """Take in an outcome, new or from a journal."""
-        self.pool.add(outcome.readings)
+        self.observe(outcome.readings)
         self.outcomes[key] = outcome
         self.meet(outcome.rule)
 
@@ -49,5 +59,4 @@ class RuleBook:
 
     def zero_exponent(self) -> int | None:
         """As measured on any class."""
-        readings = (r for o in self.outcomes.values() for r in o.readings)
-        return next((r.arithmetic.zero_exponent for r in readings if r.arithmetic.zero_exponent is not None), None)
+        return self._zero_exponent

@@ -37,7 +37,10 @@ READABLE_ELEMENTS = 2**26
 
 @dataclass(frozen=True, kw_only=True)
 class ClassTask:
-    """Work on one class: its examples, and rules that answered others; ``first`` are read and tried before the rest."""
+    """Work on one class: its examples, and rules that answered others; ``first`` are read and tried before the rest.
+
+    ``cuda_cores``: whether an order is sought for an answer that adds its products one by one.
+    """
 
     label: str
     examples: tuple[Example, ...]
@@ -47,6 +50,7 @@ class ClassTask:
     zero_exponent: int | None = None
     first: tuple[int, ...] = ()
     preferred: tuple[Expr, ...] = ()
+    cuda_cores: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +140,8 @@ class _Solver:
             rules = self._inferred()
             if isinstance(rules, Unexplained):
                 more = self._next_unread()
-                if more is None or len(self._readings) >= 4:
+                final = rules.scalar and not self._task.cuda_cores
+                if final or more is None or len(self._readings) >= 4:
                     return self._outcome(None, rules.reason, rules.scalar)
                 following = more
                 continue
@@ -153,7 +158,7 @@ class _Solver:
 
     def _inferred(self) -> tuple[Rule, ...] | Unexplained:
         """The rules that the readings allow: of steps that fuse several products, or else of CUDA-core chains."""
-        if any(r.fused for r in self._readings):
+        if any(r.fused for r in self._readings) or not self._task.cuda_cores:
             return infer_rules(
                 self._readings, self._domain, self._hints, self._task.preferred, self._task.zero_exponent
             )
@@ -173,7 +178,8 @@ class _Solver:
         self._read.add(index)
         example = self._task.examples[index]
         reader = LibraryReader(self._library, example.problem, example.answer)
-        self._readings.append(read_answer(reader, example.problem, example.answer))
+        found = read_answer(reader, example.problem, example.answer, cuda_cores=self._task.cuda_cores)
+        self._readings.append(found)
 
     def _next_unread(self) -> int | None:
         return next((i for i in self._order if i not in self._read), None)

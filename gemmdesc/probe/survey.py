@@ -15,12 +15,12 @@ from gemmdesc.expressions import evaluate_all
 from gemmdesc.library.interface import Library
 from gemmdesc.plain import answer_from_plain
 from gemmdesc.probe.answers import slices_at_launch
-from gemmdesc.probe.examples import Draws, Variant, other_layouts, varied
+from gemmdesc.probe.examples import Draws, Variant, other_layouts, resized, varied
 from gemmdesc.probe.experiments import ReferenceFailed
-from gemmdesc.probe.pool import SpanPool
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
+from gemmdesc.probe.rulebook import RuleBook
 from gemmdesc.probe.scan import Tally
 from gemmdesc.probe.workers import Workers
 from gemmdesc.problem import ANSWER_ATTRIBUTES, GemmProblem, environment
@@ -35,7 +35,7 @@ _LOOKED_AT, _ROUNDS, _DISPUTED = 3000, 4, 12
 _TURNED = 8
 #: Problems whose k has the largest grain, and as many others, that tell expressions apart.
 _DOMAIN = 128
-#: A k above which a reading costs more than it tells.
+#: A k above which a reading costs more than it tells: the answer is read at a smaller one with the same low bits.
 _LARGEST_K = 1 << 15
 #: Outputs along the longer axis below which a reading takes many launches.
 _WIDE = 64
@@ -56,21 +56,21 @@ def run_read(library: Library, task: ReadTask) -> Reading | None:
         return None
     try:
         reader = LibraryReader(library, example.problem, example.answer)
-        return read_answer(reader, example.problem, example.answer)
+        return read_answer(reader, example.problem, example.answer, cuda_cores=False)
     except ReferenceFailed:
         return None
 
 
 class Survey:
-    """One look at a scan's families, those with split answers; what is read goes into ``pool``."""
+    """One look at a scan's families, those with split answers; what is read goes into ``book``."""
 
     def __init__(
-        self, workers: Workers, source: Draws, tally: Tally, pool: SpanPool,
+        self, workers: Workers, source: Draws, tally: Tally, book: RuleBook,
         report: Callable[[str, int, int | None], None],
     ) -> None:  # fmt: skip
-        self._workers, self._source, self._pool, self._report = workers, source, pool, report
+        self._workers, self._source, self._book, self._report = workers, source, book, report
         split = split_numbers(tally)
-        self._slices = {a: {n: s for n, s in of[:_LOOKED_AT] if _readable(source, n)} for a, of in split.items()}
+        self._slices = {a: {n: s for n, s in of[:_LOOKED_AT] if _wide(source, n)} for a, of in split.items()}
 
     @property
     def families(self) -> frozenset[int]:
@@ -94,7 +94,7 @@ class Survey:
             rest += [self._task(n) for n in chosen[a][FIRST_READINGS:]]
             rest += [self._task(n, self._uneven(a, n)) for n in chosen[a][:UNEVEN_READINGS]]
         yield from self._read(rest)
-        asked = {a: {Variant(number=n) for n in chosen[a]} for a in fused}
+        asked = {a: {self._variant(n) for n in chosen[a]} for a in fused}
         made = {a: self._made(chosen[a][:_TURNED]) for a in fused}
         for _ in range(_ROUNDS):
             disputed = {a: self._disputed(a, asked[a], made[a]) for a in fused}
@@ -104,7 +104,17 @@ class Survey:
                 asked[a].update(of)
 
     def _task(self, number: int, size: int = 0) -> ReadTask:
-        return ReadTask(source=self._source, variant=Variant(number=number, k=size))
+        variant = Variant(number=number, k=size) if size else self._variant(number)
+        return ReadTask(source=self._source, variant=variant)
+
+    def _variant(self, number: int) -> Variant:
+        """The problem, or its answer at a k that can be read."""
+        k = readable_size(self._source.problem(number).k)
+        return Variant(number=number, k=0 if k == self._source.problem(number).k else k)
+
+    def _problem(self, variant: Variant) -> GemmProblem:
+        natural = self._source.problem(variant.number)
+        return resized(natural, variant.k or natural.k, variant.layout)
 
     def _made(self, numbers: Sequence[int]) -> dict[Variant, GemmProblem]:
         """Variants in all layouts on which the library's check accepts the problems' answers."""
@@ -117,13 +127,13 @@ class Survey:
         return found
 
     def _uneven(self, algo_id: int, number: int) -> int:
-        return uneven_size(self._source.problem(number).k, self._slices[algo_id][number])
+        return uneven_size(readable_size(self._source.problem(number).k), self._slices[algo_id][number])
 
     def _read(self, tasks: Sequence[ReadTask]) -> Iterator[Reading]:
         for count, (_, reading) in enumerate(self._workers.run(run_read, tasks), 1):
             self._report("survey", count, len(tasks))
             if reading is not None:
-                self._pool.add((reading,))
+                self._book.observe((reading,))
                 yield reading
 
     def _disputed(
@@ -134,7 +144,7 @@ class Survey:
         Made ones count where no problem that the library answers so by itself does.
         """
         slices = self._slices[algo_id]
-        problems = {Variant(number=n): self._source.problem(n) for n in slices} | dict(made)
+        problems = {v: self._problem(v) for v in map(self._variant, slices)} | dict(made)
         left = [v for v in problems if v not in asked]
         if not left:
             return []
@@ -142,7 +152,7 @@ class Survey:
         # Grains are powers of two: those of k tell most.
         by_grain = sorted(environments, key=lambda e: -(e["k"] & -e["k"]))
         domain = [*by_grain[:_DOMAIN], *by_grain[_DOMAIN :: max(1, len(by_grain) // _DOMAIN)]]
-        expressions = self._pool.candidates(algo_id, domain)
+        expressions = self._book.pool.candidates(algo_id, domain)
         if len(expressions) < 2:
             return []
         columns = {name: np.array([e[name] for e in environments]) for name in environments[0]}
@@ -181,6 +191,12 @@ def _in_turn(lists: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, int]
     return [x[i] for i in range(max(map(len, lists))) for x in lists if i < len(x)]
 
 
-def _readable(source: Draws, number: int) -> bool:
+def readable_size(k: int) -> int:
+    """``k``, or where that is too large to be read a smaller one that the same powers of two divide."""
+    half = _LARGEST_K // 2
+    return k if k <= _LARGEST_K else half + k % half
+
+
+def _wide(source: Draws, number: int) -> bool:
     p = source.problem(number)
-    return p.k <= _LARGEST_K and max(p.m, p.n) >= _WIDE
+    return max(p.m, p.n) >= _WIDE

@@ -43,6 +43,7 @@ class SolveTask:
     preferred: tuple[Expr, ...]
     witnesses: tuple[Variant, ...]
     zero_exponent: int | None
+    cuda_cores: bool = True
 
 
 def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
@@ -59,6 +60,6 @@ def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
         ClassTask(
             label=str(task.key), examples=tuple(examples), known=task.known, hints=task.hints, seed=task.source.seed,
             preferred=task.preferred,
-            zero_exponent=task.zero_exponent, first=tuple(range(len(first))),
+            zero_exponent=task.zero_exponent, cuda_cores=task.cuda_cores, first=tuple(range(len(first))),
         ),
     )  # fmt: skip

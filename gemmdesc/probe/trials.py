@@ -146,7 +146,7 @@ class MadeTask:
     """Compare ``rule`` where the problems ``numbers``, on which it was compared, could not have shown it wrong.
 
     At most ``count`` problems are made from the first of them; ``by_layout``: in all layouts, the rule to be shown
-    right in each.  ``others``: rules of the family.
+    right in each.  ``others``: rules of the family.  ``least``: compare on so many, even if the last ones show no more.
     """
 
     key: AnswerKey
@@ -156,6 +156,7 @@ class MadeTask:
     others: tuple[Rule, ...]
     count: int
     by_layout: bool
+    least: int = 0
 
 
 def run_made(library: Library, task: MadeTask) -> tuple[Verified, ...]:
@@ -168,7 +169,10 @@ def run_made(library: Library, task: MadeTask) -> tuple[Verified, ...]:
         return ()
     made = _variants(library, natural[0], task.by_layout)
     compared, further = ([environment(e.problem, e.answer, None) for e in of] for of in (natural, made))
-    chosen = islice(adding(task.rule, task.others, compared, further, by_layout=task.by_layout), task.count)
+    chosen = list(islice(adding(task.rule, task.others, compared, further, by_layout=task.by_layout), task.count))
+    spare = [i for i in range(len(made)) if i not in chosen]
+    missing = max(0, task.least - len(chosen))
+    chosen += spare[:: max(1, len(spare) // max(1, missing))][:missing]
     seed = task.source.seed + _VERIFY_SEED_OFFSET
     found = []
     for place, index in enumerate(chosen, 1):

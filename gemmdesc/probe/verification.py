@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from gemmdesc.probe.answers import AnswerKey
-from gemmdesc.probe.comparisons import Comparisons, holds
+from gemmdesc.probe.comparisons import FEWEST_COMPARED, Comparisons, holds
 from gemmdesc.probe.examples import Draws, Variant, cheapest_first
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, FAMILY_ATTRIBUTES, Row, RowIndex
 from gemmdesc.probe.scan import Tally
@@ -18,10 +18,10 @@ from gemmdesc.rule import Rule
 #: Problems on which every row is verified, if the scan met as many, and answers of a row with draws of every kind.
 ROW_PROBLEMS, _FULL_ANSWERS = 16, 6
 #: Problems among which a comparison chooses the one where other rules of the family would show, and how many of these.
-_VERIFY_CHOICE, _VERIFY_RIVALS = 4, 6
+_VERIFY_CHOICE, _VERIFY_RIVALS = 2, 6
 #: Rows met on fewer problems than this have to be shown right in every layout, by so many of their classes; and on
 #: how many made problems a class is compared at most, after how many of its problems.
-_PLENTY, _IN_LAYOUTS, _MADE_PROBLEMS, _LOOKED_AT = 64, 4, 6, 6
+_PLENTY, _IN_LAYOUTS, _MADE_PROBLEMS, _LOOKED_AT = 64, 4, 6, 4
 
 #: A row whose rule failed, with a problem of each class that it failed on.
 Failure = tuple[Row, dict[AnswerKey, Variant]]
@@ -84,7 +84,7 @@ class Verification:
         """Tasks for what is still to be compared of one answer, on up to ``depth`` of its problems."""
         assert row.solved.rule is not None
         rule = row.solved.rule
-        numbers = self._cheapest(tally, key)
+        numbers = self._cheapest(tally.numbers[key][: _LOOKED_AT * depth], key)
         left = [n for n in numbers if not self._is_verified(key, n, rule, full)]
         needed = min(depth, len(numbers)) - (len(numbers) - len(left))
         plain = self._draws if full else 1
@@ -103,7 +103,7 @@ class Verification:
         for row, keys in members:
             assert row.solved.rule is not None
             rule, rivals = row.solved.rule, _rivals(row, members)
-            few = sum(len(tally.numbers[k]) for k in keys) < _PLENTY
+            met = sum(len(tally.numbers[k]) for k in keys)
             classes: dict[AnswerKey, list[AnswerKey]] = {}
             for key in sorted(keys, key=lambda k: -tally.counts[k]):
                 classes.setdefault(key.only(CLASS_ATTRIBUTES), []).append(key)
@@ -111,11 +111,12 @@ class Verification:
                 if (owner, rule.text) not in self._shown:
                     self._shown.add((owner, rule.text))
                     numbers = self._compared(tally, answers, rule)
-                    by_layout = few and place < _IN_LAYOUTS
+                    by_layout = met < _PLENTY and place < _IN_LAYOUTS
                     tasks.append(
                         MadeTask(
                             key=answers[0], source=self._source, numbers=numbers, rule=rule, others=rivals,
                             count=_MADE_PROBLEMS, by_layout=by_layout,
+                            least=max(0, FEWEST_COMPARED - met),
                         )
                     )
         return tasks
@@ -125,11 +126,13 @@ class Verification:
         found = (n for a in answers for n in tally.numbers[a] if self.comparisons.under(a, n, rule) is not None)
         return tuple(islice(found, _LOOKED_AT))
 
-    def _cheapest(self, tally: Tally, key: AnswerKey) -> list[int]:
+    def _cheapest(self, numbers: list[int], key: AnswerKey) -> list[int]:
         """The answer's problems in the order in which they are worth comparing; drawing them again takes its time."""
+        if len(numbers) == 1:
+            return numbers
         known = self._ordered.get(key, [])
-        if len(known) != len(tally.numbers[key]):
-            known = self._ordered[key] = cheapest_first(self._source, tally.numbers[key])
+        if len(known) != len(numbers):
+            known = self._ordered[key] = cheapest_first(self._source, numbers)
         return known
 
     def _is_verified(self, key: AnswerKey, number: int, rule: Rule, full: bool) -> bool:

@@ -117,12 +117,17 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for tasks in self._tasks:
-            tasks.put(None)
+        for process, tasks in zip(self._processes, self._tasks, strict=True):
+            if kind is None:
+                tasks.put(None)
+            else:
+                # Whatever waits there must not keep this process from ending: nobody may be left to read it.
+                tasks.cancel_join_thread()
+                process.terminate()
         for process in self._processes:
             process.join(timeout=_LOOK_SECONDS)
             if process.is_alive():
-                process.terminate()
+                process.kill()
 
 
 def _serve(factory: LibraryFactory, threads: int, place: int, tasks: Any, results: Any) -> None:
