@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any, get_args
 
 from gemmdesc.dtypes import DType
@@ -259,16 +260,22 @@ def variable_fields(desc: GEMMDesc) -> dict[str, int]:
         if isinstance(value, tuple):
             for i, item in enumerate(value):
                 visit(item, f"{path}.{i}")
-        elif is_dataclass(value):
-            for f in fields(value):
-                child = f"{path}.{f.name}" if path else f.name
-                if f.metadata.get("variable"):
-                    found[child.lstrip(".")] = getattr(value, f.name)
+        elif is_dataclass(value) and not isinstance(value, type):
+            for name, variable in _fields(type(value)):
+                child = f"{path}.{name}" if path else name
+                if variable:
+                    found[child.lstrip(".")] = getattr(value, name)
                 else:
-                    visit(getattr(value, f.name), child)
+                    visit(getattr(value, name), child)
 
     visit(desc, "")
     return found
+
+
+@lru_cache
+def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
+    """The names of a dataclass's fields, and whether each is a variable integer."""
+    return tuple((f.name, bool(f.metadata.get("variable"))) for f in fields(kind))
 
 
 def with_variables(desc: GEMMDesc, values: Mapping[str, int]) -> GEMMDesc:
@@ -282,16 +289,20 @@ def with_variables(desc: GEMMDesc, values: Mapping[str, int]) -> GEMMDesc:
         raise DescriptorError(f"path must name a variable field of the descriptor (got {sorted(unknown)})")
 
     def rebuild(value: Any, path: str) -> Any:
+        """``value`` itself where nothing in it changes: rules are evaluated by the million."""
         if isinstance(value, tuple):
-            return tuple(rebuild(item, f"{path}.{i}") for i, item in enumerate(value))
+            items = tuple(rebuild(item, f"{path}.{i}") for i, item in enumerate(value))
+            return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
         if not is_dataclass(value) or isinstance(value, type):
             return value
         changed = {}
-        for f in fields(value):
-            child = f"{path}.{f.name}" if path else f.name
-            old = getattr(value, f.name)
-            changed[f.name] = values.get(child, old) if f.metadata.get("variable") else rebuild(old, child)
-        return replace(value, **changed)
+        for name, variable in _fields(type(value)):
+            child = f"{path}.{name}" if path else name
+            old = getattr(value, name)
+            new = values.get(child, old) if variable else rebuild(old, child)
+            if new is not old:
+                changed[name] = new
+        return replace(value, **changed) if changed else value
 
     rebuilt: GEMMDesc = rebuild(desc, "")
     return rebuilt

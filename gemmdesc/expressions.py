@@ -164,7 +164,48 @@ def evaluate(expression: Expr, environment: Mapping[str, int]) -> int:
     Raises:
         DescriptorError: a variable has no value.
     """
-    return int(evaluate_all(expression, {k: np.asarray(v, dtype=np.int64) for k, v in environment.items()}))
+    match expression:
+        case Const(value=value):
+            return value
+        case Var(name=name):
+            if name not in environment:
+                raise DescriptorError(f"{name} must have a value (got {', '.join(sorted(environment))})")
+            return int(environment[name])
+        case Call(operation=operation, arguments=arguments):
+            return _applied(operation, [evaluate(a, environment) for a in arguments])
+
+
+def _applied(operation: Operation, x: list[int]) -> int:
+    """The operation on Python's integers: what :func:`apply` gives, without an array for each."""
+    match operation:
+        case Operation.ADD:
+            return _wrap(x[0] + x[1])
+        case Operation.SUB:
+            return _wrap(x[0] - x[1])
+        case Operation.MUL:
+            return _wrap(x[0] * x[1])
+        case Operation.FLOORDIV:
+            return _wrap(x[0] // x[1]) if x[1] else 0
+        case Operation.CEILDIV:
+            return _int_ceildiv(x[0], x[1])
+        case Operation.MOD:
+            return x[0] % x[1] if x[1] else x[0]
+        case Operation.ROUND_UP:
+            return _wrap(_int_ceildiv(x[0], x[1]) * x[1]) if x[1] else x[0]
+        case Operation.MIN:
+            return min(x)
+        case Operation.MAX:
+            return max(x)
+        case Operation.SELECT:
+            return x[1] if x[0] else x[2]
+
+
+def _int_ceildiv(x: int, y: int) -> int:
+    return _wrap(-_wrap(_wrap(-x) // y)) if y else 0
+
+
+def _wrap(value: int) -> int:
+    return (value + 2**63) % 2**64 - 2**63
 
 
 def from_tree(node: ast.expr) -> Expr:
