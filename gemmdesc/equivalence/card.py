@@ -26,6 +26,8 @@ Bytes = npt.NDArray[np.uint8]
 #: What output memory holds before a launch.
 UNTOUCHED = 0xA5
 _BLOCK = 128
+#: How a walk names a function of a constant that ptxas knows.
+LITERAL = " literal"
 _RESULTS_KEPT = 512
 
 
@@ -136,6 +138,8 @@ class Card:
             InvalidInputError: no kernel can be written for it.
             LibraryError: ptxas refuses it, or the driver reports an error.
         """
+        if name.endswith(LITERAL):
+            return self._of_literal(name.removesuffix(LITERAL), target, version)
         text = instruction_ptx(name, target, version)
 
         def run(*operands: Bits) -> Bits:
@@ -145,6 +149,20 @@ class Card:
             made = self._remembered(text, target, distinct)
             whole = made if back is None else made[back.ravel()]
             return whole.reshape(given[0].shape)
+
+        return run
+
+    def _of_literal(self, name: str, target: str, version: str) -> Function:
+        """A function whose last operand is one that ptxas knows: a text for each of its values."""
+
+        def run(*operands: Bits) -> Bits:
+            given = np.stack([x.ravel() for x in np.broadcast_arrays(*operands)]).astype(np.uint64)
+            out = np.zeros(given.shape[1], np.uint64)
+            for value in np.unique(given[-1]).tolist():
+                here = given[-1] == value
+                text = instruction_ptx(name, target, version, int(value))
+                out[here] = self._remembered(text, target, given[:, here])
+            return out.reshape(np.broadcast_shapes(*(x.shape for x in operands)))
 
         return run
 

@@ -36,14 +36,18 @@ ret;
 """
 
 
-def instruction_ptx(name: str, target: str, version: str) -> str:
+def instruction_ptx(name: str, target: str, version: str, literal: int | None = None) -> str:
     """A text whose threads each apply the function of a node called ``name``.
+
+    ``literal``: the pattern of the last operand, where ptxas is to know it.
 
     Raises:
         InvalidInputError: the name is not that of one instruction on registers.
     """
     parts = name.split(".")
     base, kinds = parts[0], parts[-2:] if parts[0] == "cvt" else (parts[-1], parts[-1])
+    if base == "setp":
+        kinds = ("pred", parts[-1])
     if not re.fullmatch(r"[a-z][a-z0-9_.A-Z]*", name) or not all(kind in _BYTES for kind in kinds):
         raise InvalidInputError(f"name must be an instruction on registers (got {name})")
     result, operand = (_BYTES[kind] for kind in kinds)
@@ -54,6 +58,8 @@ def instruction_ptx(name: str, target: str, version: str) -> str:
     for i in range(count):
         lines += [f"ld.global.b64 %d{i}, [%d60];", "add.s64 %d60, %d60, %d63;"]
         taken.append(_narrowed(lines, i, max(operand, 2)))
+    if literal is not None:
+        taken[-1] = f"0f{literal:08X}" if parts[-1] == "f32" else f"{literal:#x}"
     lines += _operation(parts, kinds, taken)
     if result == 8:
         lines.append("mov.b64 %d40, %d30;")
@@ -89,6 +95,8 @@ def _operation(parts: list[str], kinds: list[str] | tuple[str, str], taken: list
     if operand in ("e4m3", "e5m2"):
         opcode = ".".join((*parts[:-2], f"{result}x2", f"{operand}x2"))
         return [f"and.b16 %h21, {taken[0]}, 255;", f"{opcode} %r20, %h21;", f"mov.b32 {{{to}, %h22}}, %r20;"]
+    if result == "pred":
+        return [f"{'.'.join(parts)} %p3, {', '.join(taken)};", f"selp.u16 {to}, 1, 0, %p3;"]
     return [f"{'.'.join(parts)} {to}, {', '.join(taken)};"]
 
 

@@ -25,8 +25,10 @@ BUILT_IN = ("poison", "constant", "load", "concat", "extract", "argument", "part
 
 #: What an operation's flags say: the first two children commute; a set function such as a maximum; an addition to
 #: nearest without flushing, whose neutral element is -0.0; a result that is never a NaN with a payload of its own;
-#: a fused multiply-add to nearest; an exact widening of at most 11 significant bits to float32.
-COMMUTES, SET, ADDITION, ARITHMETIC, FUSED, WIDENED = 1, 2, 4, 8, 16, 32
+#: a fused multiply-add to nearest; an exact widening of at most 11 significant bits to float32; a result that is an
+#: operand, or leaves a NaN's payload to ptxas; a float32 sum, difference or product to nearest, worked out if it can be.
+COMMUTES, SET, ADDITION, ARITHMETIC, FUSED, WIDENED, MOVES, LOOSE = 1, 2, 4, 8, 16, 32, 64, 128
+SUM, DIFFERENCE, PRODUCT = 256, 512, 1024
 
 
 class Store(NamedTuple):
@@ -44,6 +46,7 @@ class Store(NamedTuple):
     op_low: Bits64
     op_flags: npt.NDArray[np.int32]
     twins: npt.NDArray[np.int32]  # of a fused operation: its product and its sum
+    varies: npt.NDArray[np.bool_]  # whether memory or an argument enters a node
 
 
 @njit(inline="always")
@@ -106,6 +109,7 @@ def _intern(s: Any, op: Any, width: Any, a: Any, b: Any, c: Any, d: Any, x: Any,
     s.child[node, 0], s.child[node, 1], s.child[node, 2], s.child[node, 3] = a, b, c, d
     s.attribute[node, 0], s.attribute[node, 1] = x, y
     s.high[node], s.low[node] = high, low
+    s.varies[node] = op == LEAF or op == SCALAR or s.varies[a] or s.varies[b] or s.varies[c] or s.varies[d]
     return node
 
 
@@ -134,6 +138,31 @@ def _member(s: Any, op: Any, node: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
+def constant_one(s: Any, bits: Any, width: Any) -> Any:
+    """The constant with this pattern of ``width`` bytes."""
+    if width < 8:
+        bits &= (np.int64(1) << (8 * width)) - 1
+    return _intern(s, CONSTANT, width, 0, 0, 0, 0, bits, 0, 0)
+
+
+@njit(inline="always")
+def _pattern(value: Any) -> Any:
+    """A float32 result as a pattern, NaN made canonical."""
+    return np.int64(0x7FFFFFFF) if np.isnan(value) else np.int64(np.float32(value).view(np.uint32))
+
+
+@njit(nogil=True, cache=True)
+def _folded(s: Any, flags: Any, a: Any, b: Any) -> Any:
+    """The sum, difference or product of two float32 constants."""
+    x, y = np.uint32(a).view(np.float32), np.uint32(b).view(np.float32)
+    if flags & SUM:
+        return constant_one(s, _pattern(x + y), 4)
+    if flags & DIFFERENCE:
+        return constant_one(s, _pattern(x - y), 4)
+    return constant_one(s, _pattern(x * y), 4)
+
+
+@njit(nogil=True, cache=True)
 def _plain_one(s: Any, op: Any, width: Any, count: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """The node of an operation on ``count`` children, simplified, none of them fused."""
     if (count > 0 and a == 0) or (count > 1 and b == 0) or (count > 2 and c == 0) or (count > 3 and d == 0):
@@ -150,6 +179,8 @@ def _plain_one(s: Any, op: Any, width: Any, count: Any, a: Any, b: Any, c: Any, 
         if _less(s, b, a):
             a, b = b, a
         return _intern(s, op, width, a, b, 0, 0, np.int64(high), np.int64(low), 1)
+    if flags & (SUM | DIFFERENCE | PRODUCT) and s.op[a] == CONSTANT and s.op[b] == CONSTANT:
+        return _folded(s, flags, s.attribute[a, 0], s.attribute[b, 0])
     if flags & COMMUTES and _less(s, b, a):
         a, b = b, a
     if flags & ADDITION:
@@ -173,14 +204,6 @@ def make_one(s: Any, op: Any, width: Any, count: Any, a: Any, b: Any, c: Any, d:
         product = _plain_one(s, s.twins[op, 0], width, 2, a, b, 0, 0)
         return _plain_one(s, s.twins[op, 1], width, 2, product, c, 0, 0)
     return _plain_one(s, op, width, count, a, b, c, d)
-
-
-@njit(nogil=True, cache=True)
-def constant_one(s: Any, bits: Any, width: Any) -> Any:
-    """The constant with this pattern of ``width`` bytes."""
-    if width < 8:
-        bits &= (np.int64(1) << (8 * width)) - 1
-    return _intern(s, CONSTANT, width, 0, 0, 0, 0, bits, 0, 0)
 
 
 @njit(nogil=True, cache=True)

@@ -1,0 +1,158 @@
+"""What ptxas makes of float instructions that PTX does not say: products fused, scaled, dropped, and known constants.
+
+Each rule was read from what ptxas 12.8 to 13.4 assemble; ``tests/test_equivalence_soundness.py`` has the texts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmdesc.equivalence import nodes
+from gemmdesc.equivalence.literals import is_literal
+from gemmdesc.equivalence.machine import Machine
+from gemmdesc.equivalence.nodes import Ids
+from gemmdesc.equivalence.refusal import RefusalError
+from gemmdesc.equivalence.syntax import Instruction
+from gemmdesc.equivalence.values import FUSIBLE_PRODUCT, GUARDED_PRODUCT, NO_PRODUCT, Mask, Value
+
+ROUNDINGS = frozenset(("rn", "rz", "rm", "rp"))
+#: Operations on one value.
+UNARY = ("neg", "abs", "ex2", "lg2", "sin", "cos", "tanh", "rcp", "sqrt", "rsqrt")
+_EXACT = ("neg", "abs")
+#: Exponent bits and fraction bits, to take a constant apart.
+_FIELDS = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "f64": (11, 52)}
+#: Powers of two that a product's result can be scaled by at once (2, 4, 8 and their inverses), and a little more.
+_SCALES = 4
+#: Powers of two whose reciprocal, and every step of a quotient by them, is exact.
+_EXACT_POWERS = 64
+
+Lanes = list[list[Ids]]
+
+
+def product_of(m: Machine, i: Instruction, ids: Lanes) -> int:
+    """Whether an instruction without a written rounding ends, once assembled, in a product that a sum may swallow.
+
+    The quotients and the reciprocal end in a plain product, which ptxas does fuse; the others below end in a product
+    under a predicate, which it does not.
+    """
+    base, modifiers, kind = i.parts[0], i.parts[1:-1], i.parts[-1]
+    if not m.launch.contraction or not ROUNDINGS.isdisjoint(modifiers):
+        return NO_PRODUCT
+    if base == "mul":
+        exact = all(m.table.is_widened(x) for lane in ids for x in lane)
+        return NO_PRODUCT if exact else FUSIBLE_PRODUCT
+    if base == "div":
+        return FUSIBLE_PRODUCT
+    if base in UNARY and base not in _EXACT:
+        if kind != "f32":
+            return FUSIBLE_PRODUCT
+        if "ftz" not in modifiers:
+            return FUSIBLE_PRODUCT if base == "rcp" else GUARDED_PRODUCT
+    return NO_PRODUCT
+
+
+def note_fusions(m: Machine, i: Instruction, kind: str, values: list[Value], ids: Lanes) -> None:
+    """Note where ptxas may fuse what made an operand into this instruction, or leave this instruction out.
+
+    Raises:
+        RefusalError: the instruction completes a clamp to [0, 1], which ptxas turns into a saturation.
+    """
+    base, rounded = i.parts[0], not ROUNDINGS.isdisjoint(i.parts[1:-1])
+    taken = max(v.product for v in values)
+    if base in ("add", "sub") and not rounded:
+        note_taken(m, i, taken)
+    elif base == "mul":
+        # `x y` and then times 1/2 becomes one scaled product, whatever rounding the second one has written.
+        for lane in ids:
+            for constant, other in ((0, 1), (1, 0)):
+                if values[other].product and _may_scale(m, lane[constant], kind):
+                    note_taken(m, i, values[other].product)
+                _note_dropped(m, i, kind, lane[constant], lane[other], rounded)
+    elif base == "div" and not rounded:
+        for lane in ids:
+            if values[0].product and _may_scale(m, lane[1], kind):
+                note_taken(m, i, values[0].product)
+            _note_dropped(m, i, kind, lane[1], lane[0], rounded)
+    elif base in ("min", "max") and "NaN" not in i.parts:
+        for lane in ids:
+            _refuse_clamp(m, i, kind, lane)
+
+
+def note_taken(m: Machine, i: Instruction, product: int) -> None:
+    """Note that an instruction may swallow an operand that a product made."""
+    if product == FUSIBLE_PRODUCT:
+        m.contractible[i.text] = None
+    elif product == GUARDED_PRODUCT:
+        m.guarded = True
+
+
+def _note_dropped(m: Machine, i: Instruction, kind: str, constant: Ids, other: Ids, rounded: bool) -> None:
+    """A product with 1 is dropped, and with it the rewriting of a NaN's payload."""
+    if rounded or not m.launch.contraction:
+        return
+    payload = (m.table.flags(other) & nodes.ARITHMETIC == 0) & (other != 0)
+    if (payload & _may_be(m, constant, _patterns_of_one(kind))).any():
+        m.contractible[i.text] = None
+
+
+def _patterns_of_one(kind: str) -> tuple[int, ...]:
+    exponent, fraction = _FIELDS[kind]
+    return (((1 << (exponent - 1)) - 1) << fraction,)
+
+
+def _may_be(m: Machine, ids: Ids, patterns: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """Where a value is one of these constants, or a constant expression that may be."""
+    bits, what = m.table.patterns(ids)
+    return np.where(what == 1, np.isin(bits, np.array(patterns, np.uint64)), ~m.table.varies(ids) & (ids != 0))
+
+
+def _powers_of_two(m: Machine, ids: Ids, kind: str, most: int) -> npt.NDArray[np.bool_]:
+    """Where a value is a constant power of two, of either sign, up to 2**most or down to 2**-most."""
+    exponent, fraction = _FIELDS[kind]
+    bits, what = m.table.patterns(ids)
+    power = (bits >> np.uint64(fraction) & np.uint64((1 << exponent) - 1)).astype(np.int64) - ((1 << (exponent - 1)) - 1)
+    return (what == 1) & (bits & np.uint64((1 << fraction) - 1) == 0) & (np.abs(power) <= most)
+
+
+def _may_scale(m: Machine, ids: Ids, kind: str) -> bool:
+    expression = ~m.table.varies(ids) & (ids != 0) & (m.table.patterns(ids)[1] != 1)
+    return bool((expression | _powers_of_two(m, ids, kind, _SCALES)).any())
+
+
+def _refuse_clamp(m: Machine, i: Instruction, kind: str, lane: list[Ids]) -> None:
+    """min with 1 and then max with 0, or the other way round with -0.0, is not what a saturation does to NaN or -0.0."""
+    exponent, fraction = _FIELDS[kind]
+    one, minus = _patterns_of_one(kind), 1 << (exponent + fraction)
+    mine, theirs, first = ((0, minus), one, "min") if i.parts[0] == "max" else (one, (minus,), "max")
+    inner = m.table.code(f"{first}.{kind}")
+    store = m.table.store
+    for constant, other in ((0, 1), (1, 0)) if len(lane) == 2 else ():
+        below = (store.op[lane[other]] == inner) & _may_be(m, lane[constant], mine)
+        for side in (0, 1):
+            if (below & _may_be(m, store.child[lane[other], side], theirs)).any():
+                raise RefusalError("contraction", f"ptxas makes a saturation of a clamp, which treats NaN otherwise: {i.text}")
+
+
+def known_name(m: Machine, i: Instruction, name: str, kind: str, ids: Lanes, act: Mask | None) -> str:
+    """The name of a function whose operand may be a constant that ptxas knows.
+
+    Where any thread has data in it, ptxas, which makes one text for all threads, knows nothing.
+
+    Raises:
+        RefusalError: a constant reaches an approximate function, and the text does not say whether ptxas knows it.
+    """
+    base = i.parts[0]
+    if not ROUNDINGS.isdisjoint(i.parts[1:-1]) or base in _EXACT or base not in ("div", *UNARY):
+        return name
+    at = 1 if base == "div" else 0
+    lanes = [lane[at] if act is None or len(lane[at]) == 1 else lane[at][act] for lane in ids]
+    fixed = [x for x in lanes if not m.table.varies(x).any() and (x != 0).any()]
+    if not fixed:
+        return name
+    if base == "div" and all((_powers_of_two(m, x, kind, _EXACT_POWERS) | (x == 0)).all() for x in fixed):
+        m.reciprocals = True
+        return name
+    if len(ids) == 1 and is_literal(i.operands[1 + at], m.literals):
+        return f"{name} literal"
+    raise RefusalError("contraction", f"ptxas may know a constant and work out a function of it otherwise: {i.text}")
