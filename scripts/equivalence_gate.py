@@ -75,9 +75,9 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 def planned(corpus: ModuleType, seed: int) -> list[tuple[str, dict[str, Any]]]:
     """Every configuration of the wide corpus, in an order that only ``seed`` fixes.
 
-    Matrix products cost five times what the rest does; they are spread so thin at first that the time goes half to them.
+    Matrix products cost five times what the rest does; at first they are thinned out, to take half of the time.
     """
-    draw = random.Random(seed)  # noqa: S311 - a sample, no secret
+    draw = random.Random(seed)
     every = [(case.name, choice) for case in corpus.wide_cases().values() for choice in case.configurations()]
     return sorted(every, key=lambda item: draw.random() * (2.0 if item[0].startswith("gemm") else 1.0))
 
@@ -139,11 +139,12 @@ class Reader:
         if isinstance(walked, Refused):
             return {**row, "refused": walked.code, "reason": walked.reason[:200]}
         row["class"] = signature(walked)
-        row["assuming"] = [line for line in walked.assuming[2:]]
+        row["assuming"] = list(walked.assuming[2:])
         try:
             return {**row, **self._held(case, walked, compiled)}
         except Exception as error:  # noqa: BLE001 - what could not be held against the card is counted, with its reason
-            return {**row, "failed": f"{type(error).__name__}: {str(error)[:300]}", "where": traceback.format_exc()[-600:]}
+            said = f"{type(error).__name__}: {str(error)[:300]}"
+            return {**row, "failed": said, "where": traceback.format_exc()[-600:]}
 
     def _inputs(self, case: Any, walked: Any) -> dict[int, np.ndarray]:
         """Bytes behind each pointer that is read, shape (draws, bytes); one key, one array."""

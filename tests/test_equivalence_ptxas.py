@@ -1,6 +1,6 @@
 """What ptxas makes of float instructions beyond PTX: each text would be merged wrongly without its rule.
 
-Where Triton brings ptxas and a disassembler, the texts are assembled, to see that ptxas still does what the rule is for.
+Where Triton brings ptxas and a disassembler, the texts are assembled, to see that ptxas still does what a rule is for.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from tests.equivalence_texts import kernel
 def loads(tail: str, width: int = 32) -> str:
     """Four values per lane in %r10 and on, then ``tail``, then %r20 stored."""
     wider = "add.s64 %rd4, %rd4, %rd3;\nadd.s64 %rd5, %rd5, %rd3;\n" if width == 64 else ""
-    first = wider + "\n".join(f"ld.global.b{width} %{'r' if width == 32 else 'rd'}{10 + i}, [%rd4+{4 * width * i}];" for i in range(4))
-    return kernel(f"{first}\n{tail}\nst.global.b{width} [%rd5], %{'r' if width == 32 else 'rd'}20;", shared=64)
+    name = "%r" if width == 32 else "%rd"
+    first = "\n".join(f"ld.global.b{width} {name}{10 + i}, [%rd4+{4 * width * i}];" for i in range(4))
+    return kernel(f"{wider}{first}\n{tail}\nst.global.b{width} [%rd5], {name}20;", shared=64)
 
 
 def ask(one: str, other: str, **launch: object) -> object:
@@ -132,7 +133,7 @@ def test_a_quotient_by_a_literal_is_another_function_than_one_by_a_datum() -> No
     [
         f"mov.b32 %r30, {THREE};\nmov.b32 %r30, {THREE};",
         f"mov.b32 %r8, {THREE};\nshfl.sync.bfly.b32 %r30, %r8, 16, 31, -1;",
-        f"mov.u32 %r7, smem;\nmov.b32 %r8, {THREE};\nst.shared.b32 [%r7], %r8;\nbar.sync 0;\nld.shared.b32 %r30, [%r7];",
+        f"mov.u32 %r7, smem;\nst.shared.b32 [%r7], {THREE};\nbar.sync 0;\nld.shared.b32 %r30, [%r7];",
         "mov.b32 %r8, 0f3F800000;\nmov.b32 %r9, 0f40000000;\nadd.rn.f32 %r30, %r8, %r9;",
         "mov.b32 %r8, 0f3F800000;\nmov.b32 %r9, 0f40000000;\nfma.rn.f32 %r30, %r8, %r8, %r9;",
         f"setp.lt.s32 %p1, %r1, 40;\nselp.f32 %r30, {THREE}, 0f40A00000, %p1;",
@@ -165,7 +166,8 @@ def test_an_integer_argument_is_no_literal() -> None:
 
 
 def test_a_quotient_by_a_power_of_two_is_exact_however_ptxas_does_it() -> None:
-    answer = itself("mov.b32 %r8, 0f44800000;\nshfl.sync.bfly.b32 %r30, %r8, 16, 31, -1;\ndiv.full.f32 %r20, %r10, %r30;")
+    shuffled = "mov.b32 %r8, 0f44800000;\nshfl.sync.bfly.b32 %r30, %r8, 16, 31, -1;\n"
+    answer = itself(f"{shuffled}div.full.f32 %r20, %r10, %r30;")
     assert isinstance(answer, Equal)
     assert any("power of two" in line for line in answer.assuming)
 
@@ -188,6 +190,21 @@ def test_a_payload_that_only_ptxas_decides_is_an_assumption(body: str, loose: bo
     assert any("payload" in line for line in answer.assuming) is loose
 
 
+@pytest.mark.parametrize("kind", ["e4m3", "f16"])
+def test_an_emulated_matrix_step_ends_in_a_sum(kind: str) -> None:
+    shape = {"e4m3": "m16n8k32", "f16": "m16n8k16"}[kind]
+    body = (
+        "mul.f32 %r30, %r10, %r11;\n"
+        f"mma.sync.aligned.{shape}.row.col.f32.{kind}.{kind}.f32 {{%r20, %r21, %r22, %r23}}, "
+        "{%r10, %r11, %r12, %r13}, {%r10, %r11}, {%r30, %r30, %r30, %r30};"
+    )
+    if kind == "f16":
+        assert isinstance(itself(body), Equal)
+    else:
+        refused(body, "fuse")
+        assert isinstance(itself(body.replace("mul.f32", "mul.rn.f32")), Equal)
+
+
 def test_float64_has_no_algebra() -> None:
     """Of two NaN, a double sum may keep the first one's payload."""
     one = loads("add.rn.f64 %rd20, %rd10, %rd11;", 64)
@@ -204,7 +221,10 @@ def test_float64_has_no_algebra() -> None:
         ("mul.f32 %r30, %r10, %r11;\ndiv.full.f32 %r20, %r30, 0f40000000;", "FMUL.D2"),
         ("add.rn.f32 %r30, %r10, %r11;\nmin.f32 %r30, %r30, 0f3F800000;\nmax.f32 %r20, %r30, 0f00000000;", "FADD.SAT"),
         (f"div.full.f32 %r20, %r10, {THREE};", "0.33333334"),
-        (f"mov.b32 %r8, {THREE};\nshfl.sync.bfly.b32 %r30, %r8, 16, 31, -1;\ndiv.full.f32 %r20, %r10, %r30;", "0.33333334"),
+        (
+            f"mov.b32 %r8, {THREE};\nshfl.sync.bfly.b32 %r30, %r8, 16, 31, -1;\ndiv.full.f32 %r20, %r10, %r30;",
+            "0.33333334",
+        ),
     ],
 )  # fmt: skip
 def test_ptxas_does_what_the_rules_are_for(body: str, made: str, tmp_path: Path) -> None:

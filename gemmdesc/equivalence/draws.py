@@ -7,6 +7,7 @@ see the same one, however much memory each of them has.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -52,7 +53,8 @@ def _hash(index: Words, salt: int) -> Words:
     return x ^ (x >> np.uint64(31))
 
 
-class _Cells(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Cells:
     """What a draw makes its patterns from: the format, indices, and a hash word for each."""
 
     layout: Fields
@@ -63,7 +65,8 @@ class _Cells(NamedTuple):
     def pattern(self, sign: Words, exponent: Words, fraction: Words) -> Words:
         f = self.layout
         kept = fraction & np.uint64((1 << f.fraction) - 1)
-        return (sign << np.uint64(f.exponent + f.fraction)) | (exponent << np.uint64(f.fraction)) | kept
+        made: Words = (sign << np.uint64(f.exponent + f.fraction)) | (exponent << np.uint64(f.fraction)) | kept
+        return made
 
     @property
     def sign(self) -> Words:
@@ -86,7 +89,8 @@ class _Cells(NamedTuple):
 
     def in_run(self) -> npt.NDArray[np.bool_]:
         """Whether an element stands in a run that has specials."""
-        return _hash(self.index // np.uint64(_RUN), self.salt + 77) % np.uint64(2) == 0
+        special: npt.NDArray[np.bool_] = _hash(self.index // np.uint64(_RUN), self.salt + 77) % np.uint64(2) == 0
+        return special
 
 
 def _wide(c: _Cells) -> Words:
@@ -141,7 +145,7 @@ def _large(c: _Cells) -> Words:
 
 def _cancelling(c: _Cells) -> Words:
     """Neighbours cancel, but one in sixteen pairs does not."""
-    pair = c._replace(word=_hash(c.index // np.uint64(2), c.salt + 3))
+    pair = replace(c, word=_hash(c.index // np.uint64(2), c.salt + 3))
     same = pair.pattern(c.index & np.uint64(1), pair.exponent(c.bias - 8, c.bias + 8), _finite_fraction(pair))
     return np.where(pair.word % np.uint64(16) == 0, _plain(c), same)
 

@@ -1,9 +1,9 @@
 """Which registers hold what the text says, so that ptxas knows it too.
 
 An approximate function of a constant is worked out by ptxas, and a quotient by one becomes a product with its rounded
-reciprocal: other bits than the same function gives of a register.  Between a literal, which ptxas knows, and data, which
-it cannot know, lie constants that a walk sees and ptxas may see or not: through shuffles it does, through shared memory
-it does not.
+reciprocal: other bits than the same function gives of a register.  Between a literal, which ptxas knows, and data,
+which it cannot know, lie constants that a walk sees and ptxas may see or not: through shuffles it does, through shared
+memory it does not.
 """
 
 from __future__ import annotations

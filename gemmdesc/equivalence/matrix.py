@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from gemmdesc.equivalence.machine import Machine
 from gemmdesc.equivalence.nodes import Ids
+from gemmdesc.equivalence.ptxas import note_taken
 from gemmdesc.equivalence.refusal import RefusalError
 from gemmdesc.equivalence.syntax import Instruction, Operand, Vector
 from gemmdesc.equivalence.values import Mask, Value
@@ -70,6 +71,9 @@ def _accumulate(m: Machine, i: Instruction, rows: list[Ids], columns: Ids, *, pa
     if not isinstance(targets, Vector) or len(targets.items) != count:
         raise RefusalError("instruction", "a matrix step with another number of registers")
     sums = _registers(m, before, count)
+    if i.parts[-3] in ("e4m3", "e5m2") and isinstance(before, Vector):
+        # Where ptxas has no such instruction it widens to float16, and adds the accumulator in a sum that it may fuse.
+        note_taken(m, i, max(m.read(item, 4).product for item in before.items))
     name = ".".join(("mma", i.parts[3], *i.parts[-4:]))
     made = []
     for half in (0, 1):

@@ -26,7 +26,7 @@ BUILT_IN = ("poison", "constant", "load", "concat", "extract", "argument", "part
 #: What an operation's flags say: the first two children commute; a set function such as a maximum; an addition to
 #: nearest without flushing, whose neutral element is -0.0; a result that is never a NaN with a payload of its own;
 #: a fused multiply-add to nearest; an exact widening of at most 11 significant bits to float32; a result that is an
-#: operand, or leaves a NaN's payload to ptxas; a float32 sum, difference or product to nearest, worked out if it can be.
+#: operand, or leaves a NaN's payload to ptxas; a float32 sum, difference or product to nearest.
 COMMUTES, SET, ADDITION, ARITHMETIC, FUSED, WIDENED, MOVES, LOOSE = 1, 2, 4, 8, 16, 32, 64, 128
 SUM, DIFFERENCE, PRODUCT = 256, 512, 1024
 
@@ -109,7 +109,8 @@ def _intern(s: Any, op: Any, width: Any, a: Any, b: Any, c: Any, d: Any, x: Any,
     s.child[node, 0], s.child[node, 1], s.child[node, 2], s.child[node, 3] = a, b, c, d
     s.attribute[node, 0], s.attribute[node, 1] = x, y
     s.high[node], s.low[node] = high, low
-    s.varies[node] = op == LEAF or op == SCALAR or s.varies[a] or s.varies[b] or s.varies[c] or s.varies[d]
+    below = s.varies[a] or s.varies[b] or s.varies[c] or s.varies[d]
+    s.varies[node] = below or op in (LEAF, SCALAR)
     return node
 
 

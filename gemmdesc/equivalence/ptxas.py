@@ -111,8 +111,11 @@ def _powers_of_two(m: Machine, ids: Ids, kind: str, most: int) -> npt.NDArray[np
     """Where a value is a constant power of two, of either sign, up to 2**most or down to 2**-most."""
     exponent, fraction = _FIELDS[kind]
     bits, what = m.table.patterns(ids)
-    power = (bits >> np.uint64(fraction) & np.uint64((1 << exponent) - 1)).astype(np.int64) - ((1 << (exponent - 1)) - 1)
-    return (what == 1) & (bits & np.uint64((1 << fraction) - 1) == 0) & (np.abs(power) <= most)
+    field = (bits >> np.uint64(fraction) & np.uint64((1 << exponent) - 1)).astype(np.int64)
+    power = field - ((1 << (exponent - 1)) - 1)
+    bare: npt.NDArray[np.bool_] = bits & np.uint64((1 << fraction) - 1) == 0
+    found: npt.NDArray[np.bool_] = (what == 1) & bare & (np.abs(power) <= most)
+    return found
 
 
 def _may_scale(m: Machine, ids: Ids, kind: str) -> bool:
@@ -121,7 +124,7 @@ def _may_scale(m: Machine, ids: Ids, kind: str) -> bool:
 
 
 def _refuse_clamp(m: Machine, i: Instruction, kind: str, lane: list[Ids]) -> None:
-    """min with 1 and then max with 0, or the other way round with -0.0, is not what a saturation does to NaN or -0.0."""
+    """min with 1, then max with 0, or the other way round with -0.0: a saturation treats NaN or -0.0 otherwise."""
     exponent, fraction = _FIELDS[kind]
     one, minus = _patterns_of_one(kind), 1 << (exponent + fraction)
     mine, theirs, first = ((0, minus), one, "min") if i.parts[0] == "max" else (one, (minus,), "max")
@@ -131,7 +134,8 @@ def _refuse_clamp(m: Machine, i: Instruction, kind: str, lane: list[Ids]) -> Non
         below = (store.op[lane[other]] == inner) & _may_be(m, lane[constant], mine)
         for side in (0, 1):
             if (below & _may_be(m, store.child[lane[other], side], theirs)).any():
-                raise RefusalError("contraction", f"ptxas makes a saturation of a clamp, which treats NaN otherwise: {i.text}")
+                reason = f"ptxas makes a saturation of a clamp, which treats NaN otherwise: {i.text}"
+                raise RefusalError("contraction", reason)
 
 
 def known_name(m: Machine, i: Instruction, name: str, kind: str, ids: Lanes, act: Mask | None) -> str:
