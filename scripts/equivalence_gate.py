@@ -376,6 +376,7 @@ def summary(rows: list[dict[str, Any]], facts: dict[str, Any]) -> dict[str, Any]
         },
         "called_equal": same,
         "called_different": different,
+        "over_splitting": over_splitting([r for r in read if "outputs" in r]),
         "declined_by_reason": tally(refused, lambda r: r["refused"]),
         "declined_reasons": dict(Counter(f"{r['kernel']}: {_general(r['reason'])}" for r in refused).most_common(40)),
         "failed_by_reason": dict(Counter(r["failed"][:160] for r in failed).most_common(20)),
@@ -442,6 +443,29 @@ def pairs(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
         "seen_to_differ": seen,
         "never_seen_to_differ": unseen,
         "never_seen_by_kernel": dict(kernels.most_common()),
+    }
+
+
+def over_splitting(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """For each kernel, the checker's classes against those of the bytes, case by case, over distinct texts."""
+    cases: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        cases[row["case"]].append(row)
+    kernels: dict[str, Counter[str]] = defaultdict(Counter)
+    surplus = []
+    for case, group in cases.items():
+        classes, bytes_ = len({r["class"] for r in group}), len({tuple(r["outputs"]) for r in group})
+        kernels[group[0]["kernel"]] += Counter(
+            {"texts": len({r["text"] for r in group}), "classes": classes, "classes_of_bytes": bytes_}
+        )
+        if classes > bytes_:
+            surplus.append({"case": case, "classes": classes, "classes_of_bytes": bytes_})
+    reductions = [c for name, c in kernels.items() if not name.startswith("gemm")]
+    total = sum(reductions, Counter())
+    return {
+        "without_products": {**total, "factor": round(total["classes"] / max(total["classes_of_bytes"], 1), 4)},
+        "by_kernel": dict(sorted((name, dict(counts)) for name, counts in kernels.items())),
+        "surplus": surplus,
     }
 
 

@@ -154,6 +154,14 @@ def test_a_lane_without_data_beside_lanes_with_data_is_data_to_ptxas() -> None:
     refused("mov.b32 %r20, %r10;\n" + body.format("@%p1 ld.global.b32 %r30, [%rd4];").replace("\nex2", "\n@!%p1 ex2"))
 
 
+def test_lanes_without_data_are_not_what_ptxas_knows() -> None:
+    """In every second lane the factor is 1, in the others it is loaded."""
+    masked = "mov.b32 %r31, 0f3F800000;\nand.b32 %r8, %r1, 1;\nsetp.eq.s32 %p1, %r8, 0;\n{}\n"
+    body = masked + "mul.f32 %r30, %r10, %r31;\nmov.b32 %r20, %r30;"
+    assert isinstance(itself(body.format("@%p1 ld.global.b32 %r31, [%rd4];")), Equal)
+    refused(body.format(""))
+
+
 def test_an_integer_argument_is_no_literal() -> None:
     """The walk knows the argument's pattern, ptxas does not."""
     text = kernel(

@@ -50,7 +50,7 @@ def arithmetic(m: Machine, i: Instruction, act: Mask | None) -> None:
     lanes = 2 if kind in PACKED else 1
     ids = _split(m, [as_nodes(v, width, m.table) for v in values], width, lanes)
     product = product_of(m, i, ids)
-    note_fusions(m, i, PACKED.get(kind, kind), values, ids)
+    note_fusions(m, i, PACKED.get(kind, kind), values, ids, act)
     name = known_name(m, i, name, PACKED.get(kind, kind), ids, act)
     if base == "neg":
         product = values[0].product

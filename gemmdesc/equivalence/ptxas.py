@@ -52,17 +52,23 @@ def product_of(m: Machine, i: Instruction, ids: Lanes) -> int:
     return NO_PRODUCT
 
 
-def note_fusions(m: Machine, i: Instruction, kind: str, values: list[Value], ids: Lanes) -> None:
+def note_fusions(m: Machine, i: Instruction, kind: str, values: list[Value], ids: Lanes, act: Mask | None) -> None:
     """Note where ptxas may fuse what made an operand into this instruction, or leave this instruction out.
+
+    Where any thread has data in an operand, ptxas, which makes one text for all threads, knows nothing of it.
 
     Raises:
         RefusalError: the instruction completes a clamp to [0, 1], which ptxas turns into a saturation.
     """
     base, rounded = i.parts[0], not ROUNDINGS.isdisjoint(i.parts[1:-1])
-    taken = max(v.product for v in values)
-    if base in ("add", "sub") and not rounded:
-        note_taken(m, i, taken)
-    elif base == "mul":
+    if base in ("add", "sub"):
+        if not rounded:
+            note_taken(m, i, max(v.product for v in values))
+        return
+    if base not in ("mul", "div", "min", "max"):
+        return
+    ids = [[_active(m, x, act) for x in lane] for lane in ids]
+    if base == "mul":
         # `x y` and then times 1/2 becomes one scaled product, whatever rounding the second one has written.
         for lane in ids:
             for constant, other in ((0, 1), (1, 0)):
@@ -74,9 +80,19 @@ def note_fusions(m: Machine, i: Instruction, kind: str, values: list[Value], ids
             if values[0].product and _may_scale(m, lane[1], kind):
                 note_taken(m, i, values[0].product)
             _note_dropped(m, i, kind, lane[1], lane[0], rounded)
-    elif base in ("min", "max") and "NaN" not in i.parts:
+    elif base != "div" and "NaN" not in i.parts:
         for lane in ids:
             _refuse_clamp(m, i, kind, lane)
+
+
+def _active(m: Machine, ids: Ids, act: Mask | None) -> Ids:
+    """One element a lane that executes the instruction."""
+    return m.spread(ids) if act is None else m.spread(ids)[act]
+
+
+def _is_data(m: Machine, ids: Ids) -> bool:
+    """Whether ptxas cannot know a value, in whichever lane."""
+    return bool(m.table.varies(ids).any())
 
 
 def note_taken(m: Machine, i: Instruction, product: int) -> None:
@@ -89,7 +105,7 @@ def note_taken(m: Machine, i: Instruction, product: int) -> None:
 
 def _note_dropped(m: Machine, i: Instruction, kind: str, constant: Ids, other: Ids, rounded: bool) -> None:
     """A product with 1 is dropped, and with it the rewriting of a NaN's payload."""
-    if rounded or not m.launch.contraction:
+    if rounded or not m.launch.contraction or _is_data(m, constant):
         return
     payload = (m.table.flags(other) & nodes.ARITHMETIC == 0) & (other != 0)
     if (payload & _may_be(m, constant, _patterns_of_one(kind))).any():
@@ -102,9 +118,9 @@ def _patterns_of_one(kind: str) -> tuple[int, ...]:
 
 
 def _may_be(m: Machine, ids: Ids, patterns: tuple[int, ...]) -> npt.NDArray[np.bool_]:
-    """Where a value is one of these constants, or a constant expression that may be."""
+    """Where a value is one of these constants, or another constant expression, which may be."""
     bits, what = m.table.patterns(ids)
-    return np.where(what == 1, np.isin(bits, np.array(patterns, np.uint64)), ~m.table.varies(ids) & (ids != 0))
+    return np.where(what == 1, np.isin(bits, np.array(patterns, np.uint64)), what == 2)
 
 
 def _powers_of_two(m: Machine, ids: Ids, kind: str, most: int) -> npt.NDArray[np.bool_]:
@@ -119,8 +135,9 @@ def _powers_of_two(m: Machine, ids: Ids, kind: str, most: int) -> npt.NDArray[np
 
 
 def _may_scale(m: Machine, ids: Ids, kind: str) -> bool:
-    expression = ~m.table.varies(ids) & (ids != 0) & (m.table.patterns(ids)[1] != 1)
-    return bool((expression | _powers_of_two(m, ids, kind, _SCALES)).any())
+    if _is_data(m, ids):
+        return False
+    return bool(((m.table.patterns(ids)[1] == 2) | _powers_of_two(m, ids, kind, _SCALES)).any())
 
 
 def _refuse_clamp(m: Machine, i: Instruction, kind: str, lane: list[Ids]) -> None:
@@ -131,17 +148,18 @@ def _refuse_clamp(m: Machine, i: Instruction, kind: str, lane: list[Ids]) -> Non
     inner = m.table.code(f"{first}.{kind}")
     store = m.table.store
     for constant, other in ((0, 1), (1, 0)) if len(lane) == 2 else ():
+        if _is_data(m, lane[constant]):
+            continue
         below = (store.op[lane[other]] == inner) & _may_be(m, lane[constant], mine)
         for side in (0, 1):
-            if (below & _may_be(m, store.child[lane[other], side], theirs)).any():
+            bound = store.child[lane[other], side]
+            if (below & ~m.table.varies(bound) & _may_be(m, bound, theirs)).any():
                 reason = f"ptxas makes a saturation of a clamp, which treats NaN otherwise: {i.text}"
                 raise RefusalError("contraction", reason)
 
 
 def known_name(m: Machine, i: Instruction, name: str, kind: str, ids: Lanes, act: Mask | None) -> str:
     """The name of a function whose operand may be a constant that ptxas knows.
-
-    Where any thread has data in it, ptxas, which makes one text for all threads, knows nothing.
 
     Raises:
         RefusalError: a constant reaches an approximate function, and the text does not say whether ptxas knows it.
@@ -150,8 +168,8 @@ def known_name(m: Machine, i: Instruction, name: str, kind: str, ids: Lanes, act
     if not ROUNDINGS.isdisjoint(i.parts[1:-1]) or base in _EXACT or base not in ("div", *UNARY):
         return name
     at = 1 if base == "div" else 0
-    lanes = [lane[at] if act is None or len(lane[at]) == 1 else lane[at][act] for lane in ids]
-    fixed = [x for x in lanes if not m.table.varies(x).any() and (x != 0).any()]
+    lanes = [_active(m, lane[at], act) for lane in ids]
+    fixed = [x for x in lanes if not _is_data(m, x) and (x != 0).any()]
     if not fixed:
         return name
     if base == "div" and all((_powers_of_two(m, x, kind, _EXACT_POWERS) | (x == 0)).all() for x in fixed):
