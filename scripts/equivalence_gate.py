@@ -82,6 +82,10 @@ def planned(corpus: ModuleType, seed: int) -> list[tuple[str, dict[str, Any]]]:
     return sorted(every, key=lambda item: draw.random() * (2.0 if item[0].startswith("gemm") else 1.0))
 
 
+#: What stands in for approximate functions where no card is.
+NUMPY = {"ex2": np.exp2, "lg2": np.log2, "div": np.divide, "sqrt": np.sqrt, "tanh": np.tanh, "rcp": np.reciprocal}
+
+
 class Rehearsal:
     """Stands in for a card: launches nothing, and takes NumPy's functions for the hardware's."""
 
@@ -91,13 +95,22 @@ class Rehearsal:
         """Nothing."""
 
     def instruction(self, name: str, target: str, version: str) -> Any:
-        """Some function; the text for the card is assembled, to see that it can be."""
+        """NumPy's function, or some other; the text for the card is assembled, to see that it can be."""
         from gemmdesc.equivalence.card import assemble
         from gemmdesc.equivalence.instructions import instruction_ptx
 
         known = 0x3F800000 if name.endswith(" literal") else None
         assemble(instruction_ptx(name.removesuffix(" literal"), target, version, known), target)
-        return lambda *bits: np.bitwise_xor.reduce(np.broadcast_arrays(*bits)) ^ np.uint64(1)
+        function = NUMPY.get(name.split(".")[0])
+        if function is None or not name.removesuffix(" literal").endswith(".f32"):
+            return lambda *bits: np.bitwise_xor.reduce(np.broadcast_arrays(*bits)) ^ np.uint64(1)
+
+        def run(*bits: np.ndarray) -> np.ndarray:
+            with np.errstate(all="ignore"):
+                made = function(*(b.astype(np.uint32).view(np.float32) for b in bits))
+            return np.ascontiguousarray(made, np.float32).view(np.uint32).astype(np.uint64)
+
+        return run
 
     def matrix_step(self, target: str, version: str) -> Any:
         """Some function of a row, a column and an accumulator."""

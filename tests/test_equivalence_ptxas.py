@@ -186,6 +186,7 @@ def test_a_quotient_by_a_power_of_two_is_exact_however_ptxas_does_it() -> None:
         ("neg.f32 %r20, %r10;", True),
         ("abs.f32 %r30, %r10;\nsetp.gt.f32 %p1, %r11, %r12;\nselp.f32 %r20, %r30, %r11, %p1;", True),
         ("max.f32 %r20, %r10, %r10;", True),
+        ("setp.gtu.f32 %p1, %r10, 0f00000000;\nselp.f32 %r20, %r10, 0f00000000, %p1;", True),
         ("mov.b32 {%rs1, %rs2}, %r10;\ncvt.f32.bf16 %r20, %rs1;", True),
         ("neg.f32 %r30, %r10;\nadd.rn.f32 %r20, %r30, %r11;", False),
         ("max.f32 %r20, %r10, %r11;", False),
@@ -213,6 +214,14 @@ def test_an_emulated_matrix_step_ends_in_a_sum(kind: str) -> None:
         assert isinstance(itself(body.replace("mul.f32", "mul.rn.f32")), Equal)
 
 
+def test_a_maximum_within_a_conversion_is_an_assumption() -> None:
+    body = "max{}.f32 %r30, %r10, 0f00000000;\ncvt.rn.bf16x2.f32 %r20, %r30, %r30;"
+    for modifier, assumed in ((".NaN", True), ("", False)):
+        answer = itself(body.format(modifier))
+        assert isinstance(answer, Equal)
+        assert any("conversion" in line for line in answer.assuming) is assumed
+
+
 def test_float64_has_no_algebra() -> None:
     """Of two NaN, a double sum may keep the first one's payload."""
     one = loads("add.rn.f64 %rd20, %rd10, %rd11;", 64)
@@ -228,6 +237,8 @@ def test_float64_has_no_algebra() -> None:
         ("mul.f32 %r30, %r10, %r11;\nmul.rn.f32 %r20, %r30, 0f3F000000;", "FMUL.D2"),
         ("mul.f32 %r30, %r10, %r11;\ndiv.full.f32 %r20, %r30, 0f40000000;", "FMUL.D2"),
         ("add.rn.f32 %r30, %r10, %r11;\nmin.f32 %r30, %r30, 0f3F800000;\nmax.f32 %r20, %r30, 0f00000000;", "FADD.SAT"),
+        ("setp.gtu.f32 %p1, %r10, 0f00000000;\nselp.f32 %r20, %r10, 0f00000000, %p1;", "FMNMX.NAN"),
+        ("max.NaN.f32 %r30, %r10, 0f00000000;\ncvt.rn.bf16x2.f32 %r20, %r30, %r30;", "F2FP.RELU"),
         (f"div.full.f32 %r20, %r10, {THREE};", "0.33333334"),
         (
             f"mov.b32 %r8, {THREE};\nshfl.sync.bfly.b32 %r30, %r8, 16, 31, -1;\ndiv.full.f32 %r20, %r10, %r30;",

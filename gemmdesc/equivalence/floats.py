@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from gemmdesc.equivalence.machine import Machine
 from gemmdesc.equivalence.nodes import Ids
-from gemmdesc.equivalence.ptxas import ROUNDINGS, UNARY, known_name, note_fusions, note_taken, product_of
+from gemmdesc.equivalence.ptxas import (
+    ROUNDINGS,
+    UNARY,
+    known_name,
+    note_fusions,
+    note_rectified,
+    note_taken,
+    product_of,
+)
 from gemmdesc.equivalence.refusal import RefusalError
 from gemmdesc.equivalence.syntax import WIDTHS, Instruction, Pair
 from gemmdesc.equivalence.values import NO_PRODUCT, Mask, Value, as_nodes
@@ -94,7 +102,9 @@ def convert(m: Machine, i: Instruction, act: Mask | None) -> None:
     if width is None or source not in WIDTHS or not hasattr(register, "width") or len(i.operands) != 2:
         raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
     value = m.read(i.operands[1], WIDTHS[source])
-    ids = m.table.make(i.opcode, width, as_nodes(value, WIDTHS[source], m.table))
+    given = as_nodes(value, WIDTHS[source], m.table)
+    note_rectified(m, target, given)
+    ids = m.table.make(i.opcode, width, given)
     # ptxas drops a conversion to the type that is there.
     m.write(register, Value(ids=ids, product=value.product if target == source else NO_PRODUCT), act)
 
@@ -115,6 +125,8 @@ def _convert_pair(m: Machine, i: Instruction, act: Mask | None) -> None:
         if len(i.operands) != 3:
             raise RefusalError("instruction", f"{i.text} is not among the instructions read")
         halves = [m.nodes(i.operands[2], narrow), m.nodes(i.operands[1], narrow)]
+    for half in halves:
+        note_rectified(m, target, half)
     made = [m.table.make(name, width, half) for half in halves]
     m.write(i.operands[0], Value(ids=m.table.concat(made)), act)
 

@@ -65,10 +65,8 @@ class Machine:
         self.contractible: dict[str, None] = {}
         #: Registers whose value ptxas knows from the text.
         self.literals = literal_registers(entry)
-        #: Whether a quotient by a power of two is taken for an exact one.
-        self.reciprocals = False
-        #: Whether a sum takes in a function that ends in a product under a predicate.
-        self.guarded = False
+        #: What is taken for granted of ptxas, as the answer will say it.
+        self.assumed: dict[str, None] = {}
         self._registers: dict[str, Value] = {}
         self._special = _specials(block, launch.grid, blocks)
         self._variables = _place(entry.shared)

@@ -29,6 +29,11 @@ _EXACT_POWERS = 64
 
 Lanes = list[list[Ids]]
 
+#: What an answer rests on where a text has what these speak of.
+GUARDED = "ptxas fuses no sum into ex2.approx, lg2.approx, sqrt.approx, rsqrt.approx, sin, cos or tanh"
+RECIPROCALS = "div.full and div.approx by a power of two multiply by its exact reciprocal, known to ptxas or not"
+RECTIFIED = "max.NaN with 0 and a conversion to 16 bits, which ptxas makes one, give +0.0 for -0.0"
+
 
 def product_of(m: Machine, i: Instruction, ids: Lanes) -> int:
     """Whether an instruction without a written rounding ends, once assembled, in a product that a sum may swallow.
@@ -100,7 +105,7 @@ def note_taken(m: Machine, i: Instruction, product: int) -> None:
     if product == FUSIBLE_PRODUCT:
         m.contractible[i.text] = None
     elif product == GUARDED_PRODUCT:
-        m.guarded = True
+        m.assumed[GUARDED] = None
 
 
 def _note_dropped(m: Machine, i: Instruction, kind: str, constant: Ids, other: Ids, rounded: bool) -> None:
@@ -158,6 +163,12 @@ def _refuse_clamp(m: Machine, i: Instruction, kind: str, lane: list[Ids]) -> Non
                 raise RefusalError("contraction", reason)
 
 
+def note_rectified(m: Machine, target: str, ids: Ids) -> None:
+    """Note a conversion that ptxas may merge with the maximum before it."""
+    if target in ("f16", "bf16") and (m.table.store.op[ids] == m.table.code("max.NaN.f32")).any():
+        m.assumed[RECTIFIED] = None
+
+
 def known_name(m: Machine, i: Instruction, name: str, kind: str, ids: Lanes, act: Mask | None) -> str:
     """The name of a function whose operand may be a constant that ptxas knows.
 
@@ -173,7 +184,7 @@ def known_name(m: Machine, i: Instruction, name: str, kind: str, ids: Lanes, act
     if not fixed:
         return name
     if base == "div" and all((_powers_of_two(m, x, kind, _EXACT_POWERS) | (x == 0)).all() for x in fixed):
-        m.reciprocals = True
+        m.assumed[RECIPROCALS] = None
         return name
     if len(ids) == 1 and is_literal(i.operands[1 + at], m.literals):
         return f"{name} literal"

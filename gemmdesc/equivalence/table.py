@@ -59,7 +59,10 @@ def flags_of(name: str) -> int:
     if (stem in ("neg", "abs") and kind in (*_FLOAT, "f64")) or name in ("cvt.f32.bf16", "cvt.f32.f32"):
         # ptxas drops a second sign change, hands the first to a selection, and shifts a bfloat16 up.
         return nodes.LOOSE | nodes.MOVES
-    if stem in ("selp", "or", "and", "xor", "shl", "shr"):
+    if stem == "selp":
+        # ptxas makes a selection by a comparison a maximum where only a NaN's payload tells them apart.
+        return nodes.LOOSE | nodes.MOVES
+    if stem in ("or", "and", "xor", "shl", "shr"):
         return nodes.MOVES
     return 0
 

@@ -31,9 +31,7 @@ _LANES, _CELLS, _BLOCKS = 1 << 16, 1 << 25, 1 << 16
 DISJOINT = "the memory behind different pointer arguments does not overlap"
 SAME_COMPILER = "both texts are assembled by one ptxas with the same flags, which keeps every rounding that PTX writes"
 
-GUARDED = "ptxas fuses no sum into ex2.approx, lg2.approx, sqrt.approx, rsqrt.approx, sin, cos or tanh"
-RECIPROCALS = "div.full and div.approx by a power of two multiply by its exact reciprocal, known to ptxas or not"
-PAYLOADS = "a NaN that only neg, abs, a widening of bfloat16 or one value's maximum touch gets one payload from ptxas"
+PAYLOADS = "a NaN that only neg, abs, selections, a widening of bfloat16 or one value's maximum touch gets one payload"
 
 
 def _float_or_integer(m: Machine, i: Instruction, act: Mask | None) -> None:
@@ -107,18 +105,16 @@ def walk(ptx: str, launch: Launch, *, table: Table | None = None, sass: str | No
     grain = _grain(entry)
     together = max(1, min(_LANES // threads, _CELLS // (LARGEST // grain)))
     contractible: dict[str, None] = {}
-    guarded = reciprocals = False
+    assumed: dict[str, None] = {}
     for first in range(0, total, together):
         blocks = range(first, min(first + together, total))
         machine = Machine(entry, launch, block, blocks=blocks, table=table, memory=memory, grain=grain)
         machine.run(HANDLERS)
         contractible |= machine.contractible
-        guarded = guarded or machine.guarded
-        reciprocals = reciprocals or machine.reciprocals
+        assumed |= machine.assumed
     stored = memory.finish()
-    loose = reaches_loose(table, stored.ids)
-    said = ((GUARDED, guarded), (RECIPROCALS, reciprocals), (PAYLOADS, loose))
-    assuming = [DISJOINT, SAME_COMPILER, *(line for line, applies in said if applies)]
+    payloads = [PAYLOADS] if reaches_loose(table, stored.ids) else []
+    assuming = [DISJOINT, SAME_COMPILER, *sorted(assumed), *payloads]
     if contractible:
         if sass is None or not counts_agree(entry, sass):
             raise RefusalError(
