@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -326,14 +327,16 @@ def work(number: int, options: dict[str, Any], todo: list[Any], counter: Any, wa
         ahead.append(reader.compiled(*item))
     warm.wait(timeout=max(0.0, ends - time.time()))
     with path.open("a", encoding="utf-8") as sink:
-        for row, kernel in ahead:
+        for row, kernel in itertools.chain(ahead, (reader.compiled(*item) for item in taken)):
             if time.time() > ends:
                 break
-            sink.write(json.dumps(reader.finished(row, kernel)) + "\n")
+            made = reader.finished(row, kernel)
+            sink.write(json.dumps(made) + "\n")
             sink.flush()
-        for item in taken:
-            sink.write(json.dumps(reader.finished(*reader.compiled(*item))) + "\n")
-            sink.flush()
+            if made.get("failed", "").startswith("LibraryError: CUDA"):
+                # The context is lost with the first illegal access, and with it every later launch of this process.
+                print(f"process {number} ends: {made['failed']}", file=sys.stderr, flush=True)
+                break
 
 
 def _taken(todo: list[Any], counter: Any, ends: float) -> Iterator[Any]:

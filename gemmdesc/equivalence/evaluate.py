@@ -69,9 +69,9 @@ def missing_functions(walked: Walked, chosen: npt.NDArray[np.bool_] | None = Non
 
 
 def loaded_bytes(walked: Walked) -> dict[int, int]:
-    """How far the launch loads behind each pointer parameter, in bytes, as far as what it stores depends on it."""
+    """How far the launch loads behind each pointer parameter, in bytes; the walk has to have a table of its own."""
     s, total = walked.table.store, len(walked.table)
-    leaves = np.flatnonzero(_needed(walked.table, walked.stored.ids) & (s.op[:total] == nodes.LEAF))
+    leaves = np.flatnonzero(s.op[:total] == nodes.LEAF)
     ends = s.attribute[leaves, 1] + s.width[leaves]
     parameters = s.attribute[leaves, 0]
     return {int(p): int(ends[parameters == p].max()) for p in np.unique(parameters)}
