@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from gemmdesc.equivalence import nodes
+from gemmdesc.equivalence.merges import SWAPPED, Merge
 from gemmdesc.equivalence.nodes import Bits64, Ids, Store
 from gemmdesc.equivalence.refusal import RefusalError
 
@@ -70,7 +71,9 @@ def flags_of(name: str) -> int:
 class Table:
     """Expressions by id.  Ids count up: a node's children come before it."""
 
-    def __init__(self) -> None:
+    def __init__(self, merges: Collection[Merge] = ()) -> None:
+        """``merges``: forms of matrix steps that are one function here."""
+        self._merges = {merge.name: merge for merge in merges}
         self._codes: dict[str, int] = {}
         self._names: list[str] = []
         self._store = _allocate(1 << 14, 64)
@@ -98,11 +101,17 @@ class Table:
         digest = hashlib.sha256(name.encode()).digest()
         self._store.op_high[number] = int.from_bytes(digest[:8], "little")
         self._store.op_low[number] = int.from_bytes(digest[8:16], "little")
-        self._store.op_flags[number] = flags = flags_of(name)
+        flags = flags_of(name) | (nodes.COMMUTES if self.merges(SWAPPED, name) else 0)
+        self._store.op_flags[number] = flags
         if flags & nodes.FUSED:
             twins = self.code("mul.f32"), self.code("add.f32")
             self._store.twins[number] = twins
         return number
+
+    def merges(self, merge: str, name: str) -> bool:
+        """Whether a merge was asked for and is stated for the matrix step called ``name``."""
+        found = self._merges.get(merge)
+        return found is not None and name.startswith("mma.") and ".".join(name.split(".")[-4:]) in found.types
 
     def name(self, code: int) -> str:
         """The operation with this number."""
