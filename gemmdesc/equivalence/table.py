@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gemmdesc.equivalence import nodes
+from gemmdesc.equivalence import node_bytes, nodes
 from gemmdesc.equivalence.merges import SWAPPED, Merge
 from gemmdesc.equivalence.nodes import Bits64, Ids, Store
 from gemmdesc.equivalence.refusal import RefusalError
@@ -180,10 +180,10 @@ class Table:
         return out
 
     def bitwise(self, name: str, mode: int, width: int, a: Ids, b: Ids) -> Ids:
-        """``nodes.bytes_many``: or, and, shift left, shift right on data."""
+        """``node_bytes.bytes_many``: or, and, shift left, shift right on data."""
         out = np.empty(max(len(a), len(b)), np.int64)
         code = self.code(name)
-        nodes.bytes_many(self._room(40 * len(out)), code, a, b, width, mode, out)
+        node_bytes.bytes_many(self._room(40 * len(out)), code, a, b, width, mode, out)
         return out
 
     def patterns(self, node: Ids) -> tuple[Bits64, Ids]:
