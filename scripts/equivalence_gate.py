@@ -5,7 +5,8 @@
 Configurations of the corpus are compiled here, read, and launched with ten adversarial draws each.  The expression
 behind every stored byte (of a sample, where they are many) is worked out with PTX's arithmetic, functions that only
 hardware defines on the card, and compared with what the card stored; bytes that no thread stores have to stay as they
-were.  Configurations that the checker calls equal have to store the same bytes on every draw.
+were.  Configurations that the checker calls equal have to store the same bytes on every draw, and on eight more that
+are launched only.
 
 OUT/rows-*.jsonl has one line per configuration.  Lines that are there already are not made again, so that a run that
 the time limit ended goes on where it was; OUT/summary.json counts over all lines.  ``--card none`` rehearses the script
@@ -41,6 +42,8 @@ import numpy as np
 CORPUS = Path(__file__).resolve().parent.parent / "tests" / "equivalence_corpus.py"
 #: Values of expressions, over all draws, that are worked out for one configuration at most.
 MOST_VALUES = 1_500_000
+#: Further draws that are launched, and not worked out, to tell apart what 16-bit outputs round to one value.
+EXTRA = 8
 #: Bytes around each output that have to stay as they were.
 MARGIN = 1024
 SEED = 20261130
@@ -161,7 +164,7 @@ class Reader:
             return {**row, "failed": said, "where": traceback.format_exc()[-600:]}
 
     def _inputs(self, case: Any, walked: Any) -> dict[int, np.ndarray]:
-        """Bytes behind each pointer that is read, shape (draws, bytes); one key, one array."""
+        """Bytes behind each pointer that is read, shape (draws, bytes), the extra draws last; one key, one array."""
         from gemmdesc.equivalence.draws import DRAWS, FORMATS, draw
         from gemmdesc.equivalence.evaluate import loaded_bytes
 
@@ -170,36 +173,40 @@ class Reader:
         for parameter, size in loaded_bytes(walked).items():
             each = FORMATS[kinds[parameter]].bytes
             count = -(-size // (each * 4096)) * 4096
-            name = (parameter, kinds[parameter], count)
-            if name not in self._memory:
-                made = [draw(d, kinds[parameter], parameter, count, self.seed) for d in DRAWS]
-                self._memory[name] = np.stack(made)
-            found[parameter] = self._memory[name]
+            key_ = (parameter, kinds[parameter], count)
+            if key_ not in self._memory:
+                wanted = [(name, self.seed) for name in DRAWS]
+                wanted += [("plain", self.seed + 1 + i) for i in range(EXTRA)]
+                made = [draw(d, kinds[parameter], parameter, count, seed) for d, seed in wanted]
+                self._memory[key_] = np.stack(made)
+            found[parameter] = self._memory[key_]
         return found
 
     def _held(self, case: Any, walked: Any, compiled: Any) -> dict[str, Any]:
         """Launch, work out, compare."""
+        from gemmdesc.equivalence.draws import DRAWS
         from gemmdesc.equivalence.evaluate import evaluate, missing_functions
         from gemmdesc.equivalence.matrix_steps import modelled_steps
 
         inputs = self._inputs(case, walked)
-        draws = next(iter(inputs.values())).shape[0]
+        draws = len(DRAWS) + EXTRA
         began = time.perf_counter()
         stored = walked.stored
         written = sorted(set(stored.parameter.tolist()))
         sizes = {p: int(stored.offset[stored.parameter == p].max()) + 1 for p in written}
         card = self._launched(case, walked, compiled, inputs, sizes, draws)
         launched = time.perf_counter()
-        chosen = sample(walked, draws)
+        chosen = sample(walked, len(DRAWS))
         target, version = walked.entry.target.split(",")[0].strip(), walked.entry.version
         functions = {n: self.card.instruction(n, target, version) for n in missing_functions(walked, chosen)}
         steps = modelled_steps("Hopper", self.card.matrix_step(target, version))
-        values = evaluate(walked, inputs, functions=functions, matrix_step=steps, chosen=chosen)
+        worked = {p: data[:draws] if card is None else data[: len(DRAWS)] for p, data in inputs.items()}
+        values = evaluate(walked, worked, functions=functions, matrix_step=steps, chosen=chosen)
         row: dict[str, Any] = {"launch_s": round(launched - began, 4), "functions": sorted(functions)}
         if card is None:
             row["outputs"] = [_digest([v[d] for _, v in values.values()]) for d in range(draws)]
         else:
-            row |= compared(card, values, walked, draws)
+            row |= compared(card, values, walked, len(DRAWS))
         row["bytes_compared"] = int(chosen.sum())
         row["bytes_stored"] = len(stored.ids)
         row["evaluate_s"] = round(time.perf_counter() - launched, 4)
@@ -262,23 +269,24 @@ def sample(walked: Any, draws: int) -> np.ndarray:
 
 
 def compared(card: dict[int, np.ndarray], values: dict[int, Any], walked: Any, draws: int) -> dict[str, Any]:
-    """Digests of what the card stored on each draw, and where it is not what the expressions give."""
+    """Digests of what the card stored on every draw, and where the first ``draws`` are not what expressions give."""
     from gemmdesc.equivalence.card import UNTOUCHED
     from gemmdesc.equivalence.draws import DRAWS
 
     stored, row = walked.stored, {"outputs": [], "equal": [], "mismatches": 0}
-    pieces: list[list[np.ndarray]] = [[] for _ in range(draws)]
+    every = len(next(iter(card.values())))
+    pieces: list[list[np.ndarray]] = [[] for _ in range(every)]
     wrong = np.zeros(draws, np.int64)
     for parameter, got in card.items():
         offsets = stored.offset[stored.parameter == parameter]
         free = np.ones(got.shape[1], np.bool_)
         free[offsets] = False
-        wrong += (got[:, free] != UNTOUCHED).sum(axis=1)
-        for draw in range(draws):
+        wrong += (got[:draws, free] != UNTOUCHED).sum(axis=1)
+        for draw in range(every):
             pieces[draw].append(got[draw, offsets])
         if parameter in values:
             at, wanted = values[parameter]
-            differ = got[:, at] != wanted
+            differ = got[:draws, at] != wanted
             wrong += differ.sum(axis=1)
             if differ.any() and "first" not in row:
                 draw, place = (int(x[0]) for x in np.nonzero(differ))

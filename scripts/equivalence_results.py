@@ -157,7 +157,7 @@ def gate(path: Path) -> list[Row]:
     return [
         claim,
         {
-            "claim": "Over-splitting: classes of the checker over classes of the card's bytes on ten draws, case by "
+            "claim": "Over-splitting: classes of the checker over classes of the card's bytes on all draws, case by "
             "case; the counts are over every kernel that is no matrix product",
             **{name: whole[name] for name in ("command", "card", "versions", "date")},
             "counts": split["without_products"],
