@@ -132,9 +132,11 @@ class Reader:
     def compiled(self, name: str, choice: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """The beginning of a row, and the compiled kernel or None."""
         began = time.perf_counter()
-        row: dict[str, Any] = {"case": name, "choice": choice, "kernel": self.cases[name].kernel.__name__}
+        case = self.cases[name]
+        kinds = [kind for _, kind in case.pointers]
+        row: dict[str, Any] = {"case": name, "choice": choice, "kernel": case.kernel.__name__, "kinds": kinds}
         try:
-            kernel = self.corpus.compile_case(self.cases[name], choice, 90)
+            kernel = self.corpus.compile_case(case, choice, 90)
         except Exception as error:  # noqa: BLE001 - a compiler's failure is a row, whatever it raises
             return {**row, "refused": "compiler", "reason": f"{type(error).__name__}: {str(error)[:200]}"}, None
         return {**row, "compile_s": round(time.perf_counter() - began, 4)}, kernel
@@ -434,10 +436,13 @@ def tally(rows: list[dict[str, Any]], by: Any) -> dict[str, dict[str, int]]:
 
 
 def pairs(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Pairs called equal, over all cases, and pairs of classes of one case, which are called different."""
-    classes: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    """Pairs called equal, over all cases, and pairs of classes of one case, which are called different.
+
+    Element types are no part of a class, but draws depend on them: pairs over two types are not counted.
+    """
+    classes: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        classes[row["class"]].append(row)
+        classes[(row["class"], *row.get("kinds", ()))].append(row)
     shared = {name: group for name, group in classes.items() if len(group) > 1}
     odd = {name: g for name, g in shared.items() if len({tuple(r["outputs"]) for r in g}) > 1}
     texts = {name: {(r["case"], r["text"]): r for r in g} for name, g in shared.items()}
