@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import time
 from collections import Counter
@@ -146,6 +147,8 @@ def main() -> None:
     rows = [row for row in planned(corpus, options) if key(row) not in known][: options.most]
     print(f"{len(known)} rows are there, {len(rows)} to make", file=sys.stderr)
     chunks = [rows[i : i + 16] for i in range(0, len(rows), 16)]
+    # A campaign that is stopped has rows of every kind.
+    random.Random(0).shuffle(chunks)
     with (
         options.rows.open("a", encoding="utf-8") as sink,
         ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool,

@@ -302,3 +302,15 @@ def test_table_grows_without_forgetting() -> None:
     again = table.leaves(np.zeros(1, np.int64), np.arange(0, 400_000, 4, dtype=np.int64), 4)
     assert (many == again).all()
     assert len(table) == 100_001
+
+
+@pytest.mark.parametrize("name", ["add.f32", "sub.f32", "mul.f32"])
+def test_constants_are_worked_out_as_the_card_would(name: str) -> None:
+    random = np.random.default_rng(5)
+    edges = np.array([0, 1 << 31, 0x7F800000, 0xFF800000, 0x7FC12345, 1, 0x00800000, 0x7F7FFFFF, 0x3F800000], np.uint64)
+    a = np.concatenate([np.repeat(edges, len(edges)), random.integers(0, 2**32, 20000, dtype=np.uint64)])
+    b = np.concatenate([np.tile(edges, len(edges)), random.integers(0, 2**32, 20000, dtype=np.uint64)])
+    table = Table()
+    bits, kind = table.patterns(table.make(name, 4, table.constants(a, 4), table.constants(b, 4)))
+    assert (kind == 1).all()
+    assert (bits == NAMED[name](a, b)).all()

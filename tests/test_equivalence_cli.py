@@ -122,3 +122,11 @@ def test_a_launch_file_that_is_not_understood_is_misuse(folder: Path) -> None:
         result = run(folder / "a.ptx", folder / "b.ptx")
         assert result.exit_code == 2, text
         assert result.stderr.startswith("error: "), text
+
+
+def test_a_merge_is_asked_for_by_name(folder: Path) -> None:
+    one, other = folder / "a.ptx", folder / "c.ptx"
+    assert run(one, other, "--merge", "zero padding").exit_code == 1
+    unknown = run(one, other, "--merge", "anything")
+    assert unknown.exit_code not in (0, 1, 3)
+    assert "swapped operands" in unknown.output

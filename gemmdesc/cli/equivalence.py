@@ -27,6 +27,9 @@ def equiv(
         list[str] | None, typer.Option("--arg", help="An integer argument, POSITION=VALUE, counted from 0.")
     ] = None,
     fmad: Annotated[bool, typer.Option("--fmad/--no-fmad", help="Whether ptxas may fuse products into sums.")] = True,
+    merge: Annotated[
+        list[str] | None, typer.Option(help="Forms of mma.sync to take for one: 'swapped operands', 'zero padding'.")
+    ] = None,
     tree: Annotated[str, typer.Option(help="Print what a stored byte is computed from: PARAMETER:OFFSET.")] = "",
     json: JsonOption = False,
 ) -> int:
@@ -47,7 +50,7 @@ def equiv(
     if len(files or []) != 2:
         raise InvalidInputError(f"files must be two, or --partition must name a folder (got {len(files or [])})")
     one, other = (_kernel(path, default) for path in files or [])
-    return _pair(one, other, plain)
+    return _pair(one, other, merge or [], plain)
 
 
 def _launch(block: str, grid: str, arguments: list[str], fmad: bool) -> Launch:
@@ -102,10 +105,10 @@ def _kernel(path: Path, default: Launch) -> Kernel:
     return Kernel(name=path.name, ptx=ptx, launch=launch, sass=text)
 
 
-def _pair(one: Kernel, other: Kernel, plain: bool) -> int:
+def _pair(one: Kernel, other: Kernel, merges: list[str], plain: bool) -> int:
     from gemmdesc.equivalence import Different, Equal, Nondeterministic, SameText, Unknown, equivalent
 
-    answer = equivalent(one, other)
+    answer = equivalent(one, other, merges=merges)
     if plain:
         print_json(_plain(answer))
     match answer:

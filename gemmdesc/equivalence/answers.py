@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from gemmdesc.equivalence.launch import Launch
+from gemmdesc.equivalence.merges import Merge, load_merges
 from gemmdesc.equivalence.printing import output_tree
 from gemmdesc.equivalence.refusal import NondeterministicError, RefusalError
+from gemmdesc.equivalence.table import Table
 from gemmdesc.equivalence.walk import Walked, output_digests, walk
 
 #: Refusals after which one text under one launch still is one computation.
@@ -104,27 +106,40 @@ class Partition:
     refused: tuple[Refused, ...]
 
 
-def read(kernel: Kernel) -> Walked | Refused:
-    """Walk a kernel, or say why it cannot be walked."""
+def read(kernel: Kernel, merges: Collection[Merge] = ()) -> Walked | Refused:
+    """Walk a kernel, or say why it cannot be walked; ``merges``: forms of matrix steps that are one function."""
     try:
-        return walk(kernel.ptx, kernel.launch, sass=kernel.sass)
+        return walk(kernel.ptx, kernel.launch, sass=kernel.sass, table=Table(merges))
     except RefusalError as error:
         return Refused(name=kernel.name, code=error.code, reason=error.reason)
     except NondeterministicError as error:
         return Refused(name=kernel.name, code="nondeterministic", reason=str(error))
 
 
-def equivalent(one: Kernel, other: Kernel) -> Answer:
+def equivalent(one: Kernel, other: Kernel, *, merges: Collection[str] = ()) -> Answer:
     """Whether the two kernels store the same bytes for every content of their inputs.
 
-    Pointer arguments are matched by their position among the parameters.
+    Pointer arguments are matched by their position among the parameters.  ``merges``: names of rows of
+    :func:`gemmdesc.equivalence.merges.load_merges` that may be assumed where the kernels differ without them.
+
+    Raises:
+        InvalidInputError: there is no row of that name.
     """
+    answer = _equivalent(one, other, ())
+    rows = load_merges(merges)
+    if not rows or not isinstance(answer, Different):
+        return answer
+    merged = _equivalent(one, other, rows)
+    return replace(merged, assuming=(*merged.assuming, *map(str, rows))) if isinstance(merged, Equal) else answer
+
+
+def _equivalent(one: Kernel, other: Kernel, merges: Collection[Merge]) -> Answer:
     if one.assembler != other.assembler:
         return Unknown(
             code="launch", reason=f"the kernels are assembled differently ({one.assembler} and {other.assembler})"
         )
-    first = read(one)
-    second = first if _same(one, other) else read(other)
+    first = read(one, merges)
+    second = first if _same(one, other) else read(other, merges)
     for found in (first, second):
         if isinstance(found, Refused) and found.code == "nondeterministic":
             return Nondeterministic(reason=found.reason)

@@ -14,6 +14,8 @@ from gemmdesc.equivalence.syntax import Entry
 _EXPANDED = ("div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
 #: Assembled opcodes by what they count as; packed and half-precision forms included.
 _SASS = re.compile(r"\b(FFMA|FMUL|FADD|HFMA2|HMUL2|HADD2|FFMA2|FMUL2|FADD2)(?![A-Z0-9])")
+#: Results scaled or saturated within an instruction, which PTX would do in another.
+_SCALED = re.compile(r"\b(?:FFMA|FMUL|FADD)2?[\w.]*\.(?:[DM][248]|SAT)\b")
 _COUNTED = {"fma": "FFMA", "mul": "FMUL", "add": "FADD", "sub": "FADD"}
 
 
@@ -31,5 +33,7 @@ def counts_agree(entry: Entry, sass: str) -> bool:
             return False
         if i.parts[0] in _COUNTED and i.parts[-1] == "f32":
             expected[_COUNTED[i.parts[0]]] += 1
+    if _SCALED.search(sass):
+        return False
     found = _SASS.findall(sass)
     return set(found) <= set(expected) and all(found.count(name) == count for name, count in expected.items())

@@ -29,28 +29,64 @@ def evaluate(
     functions: Mapping[str, Function] | None = None,
     matrix_step: MatrixStep | None = None,
     arguments: Mapping[int, int] | None = None,
+    chosen: npt.NDArray[np.bool_] | None = None,
 ) -> dict[int, tuple[Ids, npt.NDArray[np.uint8]]]:
-    """The bytes that a launch stores: by parameter, their offsets and values.
+    """The bytes that a launch stores: by parameter, their offsets (n,) and values (n,), or (draws, n).
 
-    ``memory``: the bytes behind each pointer parameter before the launch.  ``functions``: instructions by name, arrays
-    of bit patterns in, patterns out; they come before the built-in ones.  ``matrix_step``: what one step of mma.sync
-    does.  ``arguments``: patterns of scalar arguments that are data.
+    ``memory``: the bytes behind each pointer parameter before the launch, shape (bytes,), or (draws, bytes) for several
+    draws at once.  ``functions``: instructions by name, arrays of bit patterns in, patterns out; they come before the
+    built-in ones.  ``matrix_step``: what one step of mma.sync does.  ``arguments``: patterns of scalar arguments that
+    are data.  ``chosen``: which rows of ``walked.stored`` to work out; all of them if None.
 
     Raises:
         InvalidInputError: memory is too short, or a function is not known.
     """
-    roots = walked.stored.ids
+    stored = walked.stored
+    kept = np.ones(len(stored.ids), np.bool_) if chosen is None else chosen
     run = _Run(walked.table, memory, {**NAMED, **(functions or {})}, matrix_step, arguments or {})
-    values = run.values(roots)
+    values = run.values(stored.ids[kept]).astype(np.uint8)
+    parameters, offsets = stored.parameter[kept], stored.offset[kept]
+    single = all(data.ndim == 1 for data in memory.values())
     found = {}
-    for parameter in np.unique(walked.stored.parameter).tolist():
-        here = walked.stored.parameter == parameter
-        found[parameter] = walked.stored.offset[here], values[here].astype(np.uint8)
+    for parameter in np.unique(parameters).tolist():
+        here = parameters == parameter
+        found[parameter] = offsets[here], (values[here, 0] if single else np.ascontiguousarray(values[here].T))
     return found
 
 
+def needed_nodes(walked: Walked, chosen: npt.NDArray[np.bool_] | None = None) -> int:
+    """How many nodes :func:`evaluate` works out."""
+    ids = walked.stored.ids if chosen is None else walked.stored.ids[chosen]
+    return int(_needed(walked.table, ids).sum()) - 1
+
+
+def missing_functions(walked: Walked, chosen: npt.NDArray[np.bool_] | None = None) -> tuple[str, ...]:
+    """Names of the functions that :func:`evaluate` has to be given, matrix steps not among them."""
+    table, ids = walked.table, walked.stored.ids if chosen is None else walked.stored.ids[chosen]
+    codes = np.unique(table.store.op[: len(table)][_needed(table, ids)]).tolist()
+    names = {table.name(int(code)) for code in codes} - {"tuple", *nodes.BUILT_IN}
+    return tuple(sorted(name for name in names if name not in NAMED and not name.startswith("mma.")))
+
+
+def loaded_bytes(walked: Walked) -> dict[int, int]:
+    """How far the launch loads behind each pointer parameter, in bytes; the walk has to have a table of its own."""
+    s, total = walked.table.store, len(walked.table)
+    leaves = np.flatnonzero(s.op[:total] == nodes.LEAF)
+    ends = s.attribute[leaves, 1] + s.width[leaves]
+    parameters = s.attribute[leaves, 0]
+    return {int(p): int(ends[parameters == p].max()) for p in np.unique(parameters)}
+
+
+def _needed(table: Table, roots: Ids) -> npt.NDArray[np.bool_]:
+    needed = np.zeros(len(table), np.bool_)
+    needed[roots] = True
+    levels.mark(needed, table.store.child[: len(table)])
+    needed[0] = True
+    return needed
+
+
 class _Run:
-    """Nodes are worked out level by level, all nodes of one operation and width together."""
+    """Nodes are worked out level by level, all nodes of one operation and width together; a row of values a node."""
 
     def __init__(
         self,
@@ -60,29 +96,33 @@ class _Run:
         matrix_step: MatrixStep | None,
         arguments: Mapping[int, int],
     ) -> None:
-        self._table, self._memory, self._functions = table, memory, functions
+        self._table, self._functions = table, functions
+        self._memory = {p: np.ascontiguousarray(np.atleast_2d(data).T) for p, data in memory.items()}
+        self._draws = max((data.shape[1] for data in self._memory.values()), default=1)
         self._matrix_step, self._arguments = matrix_step, arguments
-        self._value = np.zeros(len(table), np.uint64)
+        self._row = np.zeros(0, np.int64)
+        self._value = np.zeros((0, 0), np.uint64)
 
     def values(self, roots: Ids) -> Bits:
-        """Patterns of the given nodes."""
+        """Patterns of the given nodes, shape (nodes, draws)."""
         s = self._table.store
         total = len(self._table)
-        needed = np.zeros(total, np.bool_)
-        needed[roots] = True
+        needed = _needed(self._table, roots)
         level = np.zeros(total, np.int32)
-        _reach(needed, s.child[:total], level)
-        wanted = np.flatnonzero(needed)
-        wanted = wanted[wanted != 0]
-        op, width = s.op[wanted], s.width[wanted]
-        order = np.lexsort((width, op, level[wanted]))
-        wanted = wanted[order]
+        levels.rank(needed, s.child[:total], level)
+        self._row = np.cumsum(needed) - 1
+        self._value = np.zeros((int(self._row[-1]) + 1, self._draws), np.uint64)
+        wanted = np.flatnonzero(needed)[1:]
+        wanted = wanted[np.lexsort((s.width[wanted], s.op[wanted], level[wanted]))]
         keys = np.stack([level[wanted], s.op[wanted], s.width[wanted]])
         breaks = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
         for group in np.split(wanted, breaks):
             if len(group):
                 self._group(group)
-        return self._value[roots]
+        return self._of(roots)
+
+    def _of(self, nodes_: Ids) -> Bits:
+        return self._value[self._row[nodes_]]
 
     def _group(self, group: Ids) -> None:
         s = self._table.store
@@ -91,22 +131,22 @@ class _Run:
         first = s.attribute[group, 0]
         match code:
             case nodes.CONSTANT:
-                out = first.view(np.uint64)
+                out = first.view(np.uint64)[:, None]
             case nodes.LEAF:
                 out = self._load(first, s.attribute[group, 1], width)
             case nodes.CONCAT:
-                out = self._value[child[0]] | (self._value[child[1]] << np.uint64(4 * width))
+                out = self._of(child[0]) | (self._of(child[1]) << np.uint64(4 * width))
             case nodes.EXTRACT:
-                out = self._value[child[0]] >> (np.uint64(8) * first.view(np.uint64))
+                out = self._of(child[0]) >> (np.uint64(8) * first.view(np.uint64))[:, None]
             case nodes.SCALAR:
-                out = np.array([self._arguments[int(p)] for p in first], np.uint64)
+                out = np.array([[self._arguments[int(p)]] for p in first], np.uint64)
             case _:
                 out = self._named(self._table.name(code), child)
         mask = np.uint64(2 ** (8 * min(width, 8)) - 1)
-        self._value[group] = out & mask
+        self._value[self._row[group]] = out & mask
 
     def _load(self, parameter: Ids, offset: Ids, width: int) -> Bits:
-        out = np.zeros(len(parameter), np.uint64)
+        out = np.zeros((len(parameter), self._draws), np.uint64)
         for p in np.unique(parameter).tolist():
             here = parameter == p
             data = self._memory.get(p)
@@ -118,30 +158,25 @@ class _Run:
 
     def _named(self, name: str, child: list[Ids]) -> Bits:
         if name == "tuple":
-            return np.zeros(len(child[0]), np.uint64)
+            return np.zeros((len(child[0]), 1), np.uint64)
         if name.startswith("mma."):
             if self._matrix_step is None:
                 raise InvalidInputError(f"matrix_step must be given for {name} (got None)")
             row, column = (self._words(c) for c in child[:2])
-            return self._matrix_step(name, row, column, self._value[child[2]])
+            made = self._matrix_step(name, row, column, self._of(child[2]).ravel())
+            return made.reshape(len(child[0]), self._draws)
         function = self._functions.get(name)
         if function is None:
             raise InvalidInputError(f"functions must have {name} (got {', '.join(sorted(self._functions))})")
-        arguments = [c for c in child if c.any()]
-        return function(*(self._value[c] for c in arguments))
+        return function(*(self._of(c) for c in child if c.any()))
 
     def _words(self, streams: Ids) -> npt.NDArray[np.uint32]:
-        """Words of 4 bytes of rows or columns, ascending in k."""
+        """Words of 4 bytes of rows or columns, ascending in k, shape (streams x draws, words)."""
         s = self._table.store
         code = self._table.code("tuple")
         level = streams.reshape(-1, 1)
         while s.op[level[0, 0]] == code:
             count = int((s.child[level[0, 0]] != 0).sum())
             level = s.child[level][:, :, :count].reshape(len(streams), -1)
-        return self._value[level].astype(np.uint32)
-
-
-def _reach(needed: npt.NDArray[np.bool_], child: Ids, level: npt.NDArray[np.int32]) -> None:
-    """Mark what the marked nodes need, and how far each stands above its furthest leaf."""
-    levels.mark(needed, child)
-    levels.rank(needed, child, level)
+        words = self._of(level).astype(np.uint32)
+        return np.ascontiguousarray(words.transpose(0, 2, 1)).reshape(-1, words.shape[1])

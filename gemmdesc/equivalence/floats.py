@@ -10,25 +10,24 @@ from __future__ import annotations
 
 from gemmdesc.equivalence.machine import Machine
 from gemmdesc.equivalence.nodes import Ids
+from gemmdesc.equivalence.ptxas import (
+    ROUNDINGS,
+    UNARY,
+    known_name,
+    note_fusions,
+    note_rectified,
+    note_taken,
+    product_of,
+)
 from gemmdesc.equivalence.refusal import RefusalError
 from gemmdesc.equivalence.syntax import WIDTHS, Instruction, Pair
-from gemmdesc.equivalence.values import (
-    FUSIBLE_PRODUCT,
-    GUARDED_PRODUCT,
-    NO_PRODUCT,
-    Mask,
-    Value,
-    as_nodes,
-)
+from gemmdesc.equivalence.values import NO_PRODUCT, Mask, Value, as_nodes
 
 #: Packed types and their lanes.
 PACKED = {"f32x2": "f32", "f16x2": "f16", "bf16x2": "bf16"}
 _KINDS = ("f16", "bf16", "f32", "f64", *PACKED)
 _ROUNDED_BY_DEFAULT = ("add", "sub", "mul")
-_ROUNDINGS = frozenset(("rn", "rz", "rm", "rp"))
-_MODIFIERS = _ROUNDINGS | {"ftz", "sat", "approx", "full", "NaN", "xorsign", "abs", "relu"}
-#: Operations on one value and on two or three.
-UNARY = ("neg", "abs", "ex2", "lg2", "sin", "cos", "tanh", "rcp", "sqrt", "rsqrt")
+_MODIFIERS = ROUNDINGS | {"ftz", "sat", "approx", "full", "NaN", "xorsign", "abs", "relu"}
 _CONVERSIONS = ("e4m3", "e5m2", "tf32", "f16", "bf16", "f32", "f64")
 
 
@@ -47,7 +46,6 @@ def arithmetic(m: Machine, i: Instruction, act: Mask | None) -> None:
     modifiers = i.parts[1:-1]
     if not _MODIFIERS.issuperset(modifiers):
         raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
-    rounded = not _ROUNDINGS.isdisjoint(modifiers)
     if base in _ROUNDED_BY_DEFAULT:
         modifiers = tuple(x for x in modifiers if x != "rn")
     name = ".".join((base, *modifiers, PACKED.get(kind, kind)))
@@ -59,15 +57,14 @@ def arithmetic(m: Machine, i: Instruction, act: Mask | None) -> None:
         raise RefusalError("instruction", f"{i.text} is not among the instructions read")
     lanes = 2 if kind in PACKED else 1
     ids = _split(m, [as_nodes(v, width, m.table) for v in values], width, lanes)
-    product = _product_of(m, i, ids)
+    product = product_of(m, i, ids)
+    note_fusions(m, i, PACKED.get(kind, kind), values, ids, act)
+    name = known_name(m, i, name, PACKED.get(kind, kind), ids, act)
     if base == "neg":
         product = values[0].product
-    elif base in ("add", "sub") and not rounded:
-        taken = max(v.product for v in values)
-        if taken == FUSIBLE_PRODUCT:
-            m.contractible[i.text] = None
-        elif taken == GUARDED_PRODUCT:
-            m.guarded = True
+    elif base in ("max", "min") and len(values) == 2 and (ids[0][0] == ids[0][1]).any():
+        # ptxas takes the maximum of a value and itself for the value.
+        product = max(v.product for v in values)
     made = m.table.concat([m.table.make(name, width // lanes, *lane) for lane in ids])
     m.write(i.operands[0], Value(ids=made, product=product), act)
 
@@ -80,33 +77,10 @@ def _mixed(m: Machine, i: Instruction, act: Mask | None) -> None:
         raise RefusalError("instruction", f"{i.text} is not among the instructions read")
     last = m.read(i.operands[-1], 4)
     wide = [m.table.make(f"cvt.f32.{narrow}", 4, m.nodes(operand, 2)) for operand in i.operands[1:-1]]
-    if base != "fma" and not modifiers and last.product == FUSIBLE_PRODUCT:
-        m.contractible[i.text] = None
-    m.guarded = m.guarded or (base != "fma" and not modifiers and last.product == GUARDED_PRODUCT)
+    if base != "fma" and not modifiers:
+        note_taken(m, i, last.product)
     name = "fma.rn.f32" if base == "fma" else f"{base}.f32"
     m.write(i.operands[0], Value(ids=m.table.make(name, 4, *wide, as_nodes(last, 4, m.table))), act)
-
-
-def _product_of(m: Machine, i: Instruction, ids: list[list[Ids]]) -> int:
-    """Whether an instruction without a written rounding ends, once assembled, in a product that a sum may swallow.
-
-    Read from what ptxas 12.8, 12.9 and 13.4 make of each for sm_90 and sm_100: the quotients and the reciprocal end in
-    a plain product, which it does fuse; the others below end in a product under a predicate, which it does not.
-    """
-    base, modifiers, kind = i.parts[0], i.parts[1:-1], i.parts[-1]
-    if not m.launch.contraction or not _ROUNDINGS.isdisjoint(modifiers):
-        return NO_PRODUCT
-    if base == "mul":
-        exact = all(m.table.is_widened(x) for lane in ids for x in lane)
-        return NO_PRODUCT if exact else FUSIBLE_PRODUCT
-    if base == "div":
-        return FUSIBLE_PRODUCT
-    if base in UNARY and base not in ("neg", "abs"):
-        if kind != "f32":
-            return FUSIBLE_PRODUCT
-        if "ftz" not in modifiers:
-            return FUSIBLE_PRODUCT if base == "rcp" else GUARDED_PRODUCT
-    return NO_PRODUCT
 
 
 def _split(m: Machine, ids: list[Ids], width: int, lanes: int) -> list[list[Ids]]:
@@ -127,8 +101,12 @@ def convert(m: Machine, i: Instruction, act: Mask | None) -> None:
     width = WIDTHS.get(target)
     if width is None or source not in WIDTHS or not hasattr(register, "width") or len(i.operands) != 2:
         raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
-    ids = m.table.make(i.opcode, width, m.nodes(i.operands[1], WIDTHS[source]))
-    m.write(register, Value(ids=ids), act)
+    value = m.read(i.operands[1], WIDTHS[source])
+    given = as_nodes(value, WIDTHS[source], m.table)
+    note_rectified(m, target, given)
+    ids = m.table.make(i.opcode, width, given)
+    # ptxas drops a conversion to the type that is there.
+    m.write(register, Value(ids=ids, product=value.product if target == source else NO_PRODUCT), act)
 
 
 def _convert_pair(m: Machine, i: Instruction, act: Mask | None) -> None:
@@ -147,6 +125,8 @@ def _convert_pair(m: Machine, i: Instruction, act: Mask | None) -> None:
         if len(i.operands) != 3:
             raise RefusalError("instruction", f"{i.text} is not among the instructions read")
         halves = [m.nodes(i.operands[2], narrow), m.nodes(i.operands[1], narrow)]
+    for half in halves:
+        note_rectified(m, target, half)
     made = [m.table.make(name, width, half) for half in halves]
     m.write(i.operands[0], Value(ids=m.table.concat(made)), act)
 

@@ -76,8 +76,11 @@ def _evaluate(m: Machine, i: Instruction, values: list[Value], width: int, resul
         ids = [as_nodes(v, w, m.table) for v, w in zip(values, widths, strict=True)]
         mode = _MOVES.get(i.parts[0])
         if mode is not None and i.parts[-1] != "pred" and not (mode == 3 and i.parts[-1][0] == "s"):
-            return Value(ids=m.table.bitwise(i.opcode, mode, width, ids[0], ids[1]))
-        return Value(ids=m.table.make(i.opcode, result, *ids))
+            made = m.table.bitwise(i.opcode, mode, width, ids[0], ids[1])
+        else:
+            made = m.table.make(i.opcode, result, *ids)
+        # ptxas sees through integer instructions that change nothing.
+        return Value(ids=made, product=max(v.product for v in values))
     function = _FUNCTIONS.get(i.parts[0])
     if function is None:
         raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")

@@ -6,6 +6,8 @@ from typing import Any
 
 from numba import njit
 
+from gemmdesc.equivalence import nodes
+
 
 @njit(nogil=True, cache=True)
 def mark(needed: Any, child: Any) -> None:
@@ -14,6 +16,20 @@ def mark(needed: Any, child: Any) -> None:
         if needed[node]:
             for k in range(4):
                 needed[child[node, k]] = True
+
+
+@njit(nogil=True, cache=True)
+def loose(reached: Any, child: Any, op: Any, flags: Any, alone: Any, varies: Any) -> Any:
+    """Whether a reached node, or one that a reached one hands on unchanged, is loose; uses ``reached`` up."""
+    for node in range(len(reached) - 1, 0, -1):
+        if reached[node] and varies[node]:
+            here = flags[op[node]]
+            if here & nodes.LOOSE or alone[node]:
+                return True
+            if here & nodes.MOVES or op[node] in (nodes.CONCAT, nodes.EXTRACT, nodes.PARTIAL):
+                for k in range(4):
+                    reached[child[node, k]] = True
+    return False
 
 
 @njit(nogil=True, cache=True)

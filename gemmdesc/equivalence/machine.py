@@ -13,6 +13,7 @@ import numpy as np
 
 from gemmdesc.equivalence.global_memory import GlobalMemory, pointer_address
 from gemmdesc.equivalence.launch import Dim3, Launch
+from gemmdesc.equivalence.literals import literal_registers
 from gemmdesc.equivalence.nodes import Bits64, Ids
 from gemmdesc.equivalence.refusal import RefusalError
 from gemmdesc.equivalence.shared_memory import SharedMemory
@@ -60,10 +61,12 @@ class Machine:
         self.every = np.arange(self.lanes, dtype=np.int64)
         self.first_lane = blocks.start * self.threads
         self.time = 0
-        #: Sums that ptxas may fuse with a product, as text.
+        #: Instructions that ptxas may fuse with a product or leave out, as text.
         self.contractible: dict[str, None] = {}
-        #: Whether a sum takes in a function that ends in a product under a predicate.
-        self.guarded = False
+        #: Registers whose value ptxas knows from the text.
+        self.literals = literal_registers(entry)
+        #: What is taken for granted of ptxas, as the answer will say it.
+        self.assumed: dict[str, None] = {}
         self._registers: dict[str, Value] = {}
         self._special = _specials(block, launch.grid, blocks)
         self._variables = _place(entry.shared)
@@ -204,7 +207,7 @@ class Machine:
                 raise RefusalError("pointer", "a pointer is cut short")
             return concrete(value.bits, width, value.written)
         assert value.ids is not None
-        return Value(ids=self.table.extract(value.ids, 0, width))
+        return Value(ids=self.table.extract(value.ids, 0, width), product=value.product)
 
     def _negated(self, register: Register) -> Value:
         value = self.read(register, 1)

@@ -8,8 +8,12 @@ k = t p + 4 p r.
 
 from __future__ import annotations
 
+import numpy as np
+
 from gemmdesc.equivalence.machine import Machine
+from gemmdesc.equivalence.merges import PADDED, halved
 from gemmdesc.equivalence.nodes import Ids
+from gemmdesc.equivalence.ptxas import note_taken
 from gemmdesc.equivalence.refusal import RefusalError
 from gemmdesc.equivalence.syntax import Instruction, Operand, Vector
 from gemmdesc.equivalence.values import Mask, Value
@@ -41,9 +45,8 @@ def multiply(m: Machine, i: Instruction, act: Mask | None) -> None:
     chunks = k * _BYTES[a] // 16
     left = _registers(m, i.operands[1], 2 * chunks)
     right = _registers(m, i.operands[2], chunks)
-    rows = [_stream(m, [left[2 * chunk + half] for chunk in range(chunks)]) for half in (0, 1)]
-    columns = _stream(m, right)
-    _accumulate(m, i, rows, columns, packed=d == "f16")
+    rows = [[left[2 * chunk + half] for chunk in range(chunks)] for half in (0, 1)]
+    _accumulate(m, i, rows, right, packed=d == "f16")
 
 
 def _registers(m: Machine, operand: Operand, count: int) -> list[Ids]:
@@ -61,7 +64,35 @@ def _stream(m: Machine, registers: list[Ids]) -> Ids:
     return parts[0] if len(parts) == 1 else m.table.make("tuple", 16 * len(parts), *parts)
 
 
-def _accumulate(m: Machine, i: Instruction, rows: list[Ids], columns: Ids, *, packed: bool) -> None:
+class _Step:
+    """Products of rows and columns, given as registers, by what the table's merges make of them."""
+
+    def __init__(self, m: Machine, name: str, rows: list[list[Ids]], columns: list[Ids], width: int) -> None:
+        self._table, self._name, self._width = m.table, name, width
+        self._rows, self._columns = [_stream(m, r) for r in rows], _stream(m, columns)
+        self._short = ""
+        if len(columns) == 2 and m.table.merges(PADDED, name):
+            parts = name.split(".")
+            self._short = ".".join((parts[0], halved(parts[1]), *parts[2:]))
+            zero = m.table.constants(np.zeros(1, np.uint64), 4)
+            nothing = m.table.make("tuple", 16, zero, zero, zero, zero)[0]
+            low, high = [[_stream(m, [r[k]]) for r in rows] for k in (0, 1)], [_stream(m, [c]) for c in columns]
+            self._low_rows, self._low_columns = low[0], high[0]
+            self._padded_rows, self._padded_columns = [x == nothing for x in low[1]], high[1] == nothing
+
+    def make(self, half: int, row: Ids, column: Ids, before: Ids) -> Ids:
+        """Elements of rows ``row`` (of half ``half``) and columns ``column``."""
+        made = self._table.make(self._name, self._width, self._rows[half][row], self._columns[column], before)
+        if not self._short:
+            return made
+        padded = self._padded_rows[half][row] & self._padded_columns[column]
+        short = self._table.make(
+            self._short, self._width, self._low_rows[half][row], self._low_columns[column], before
+        )
+        return np.where(padded, short, made)
+
+
+def _accumulate(m: Machine, i: Instruction, rows: list[list[Ids]], columns: list[Ids], *, packed: bool) -> None:
     lane = m.every % 32
     warp = m.every // 32
     group, thread = lane // 4, lane % 4
@@ -70,14 +101,16 @@ def _accumulate(m: Machine, i: Instruction, rows: list[Ids], columns: Ids, *, pa
     if not isinstance(targets, Vector) or len(targets.items) != count:
         raise RefusalError("instruction", "a matrix step with another number of registers")
     sums = _registers(m, before, count)
+    if i.parts[-3] in ("e4m3", "e5m2") and isinstance(before, Vector):
+        # Where ptxas has no such instruction it widens to float16, and adds the accumulator in a sum that it may fuse.
+        note_taken(m, i, max(m.read(item, 4).product for item in before.items))
     name = ".".join(("mma", i.parts[3], *i.parts[-4:]))
+    step = _Step(m, name, rows, columns, 2 if packed else 4)
     made = []
     for half in (0, 1):
-        row = rows[half][warp * 8 + group]
         for side in (0, 1):
-            column = columns[warp * 8 + 2 * thread + side]
             add = m.table.extract(sums[half], 2 * side, 2) if packed else sums[2 * half + side]
-            made.append(m.table.make(name, 2 if packed else 4, row, column, add))
+            made.append(step.make(half, warp * 8 + group, warp * 8 + 2 * thread + side, add))
     if packed:
         made = [m.table.concat(made[:2]), m.table.concat(made[2:])]
     for target, ids in zip(targets.items, made, strict=True):

@@ -57,7 +57,7 @@ def convert_integers(m: Machine, i: Instruction, act: Mask | None) -> None:
             ids = m.table.make(i.opcode, wide, value.ids)
         else:
             ids = extended(m, value, narrow, wide)
-        m.write(i.operands[0], Value(ids=ids), act)
+        m.write(i.operands[0], Value(ids=ids, product=value.product), act)
     else:
         assert value.bits is not None
         bits = signed(value.bits, narrow).view(np.uint64) if source[0] == "s" else value.bits
@@ -108,12 +108,14 @@ def permute(m: Machine, i: Instruction, act: Mask | None) -> None:
     selector = i.operands[3]
     if i.opcode != "prmt.b32" or not isinstance(selector, Immediate) or selector.bits & 0x8888:
         raise RefusalError("instruction", f"{i.text} is not among the instructions read")
-    sources = [m.nodes(operand, 4) for operand in i.operands[1:3]]
+    values = [m.read(operand, 4) for operand in i.operands[1:3]]
+    sources = [as_nodes(value, 4, m.table) for value in values]
     pieces = []
     for k in range(4):
         at = selector.bits >> (4 * k) & 7
         pieces.append(m.table.extract(sources[at // 4], at % 4, 1))
-    m.write(i.operands[0], _settled(m, Value(ids=m.table.concat(pieces))), act)
+    product = max(value.product for value in values)
+    m.write(i.operands[0], _settled(m, Value(ids=m.table.concat(pieces), product=product)), act)
 
 
 def shuffle(m: Machine, i: Instruction, act: Mask | None) -> None:
@@ -185,7 +187,8 @@ def _gathered(
     if value.pointer:
         raise RefusalError("pointer", "a pointer goes through a shuffle")
     if value.ids is not None:
-        return Value(ids=np.where(poison, 0, m.spread(value.ids)[source]))
+        # ptxas drops the shuffle of a value that it sees to be one in all lanes, and then fuses through it.
+        return Value(ids=np.where(poison, 0, m.spread(value.ids)[source]), product=value.product)
     assert value.bits is not None
     written = ~poison
     if value.written is not None:

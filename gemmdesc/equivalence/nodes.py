@@ -25,8 +25,10 @@ BUILT_IN = ("poison", "constant", "load", "concat", "extract", "argument", "part
 
 #: What an operation's flags say: the first two children commute; a set function such as a maximum; an addition to
 #: nearest without flushing, whose neutral element is -0.0; a result that is never a NaN with a payload of its own;
-#: a fused multiply-add to nearest; an exact widening of at most 11 significant bits to float32.
-COMMUTES, SET, ADDITION, ARITHMETIC, FUSED, WIDENED = 1, 2, 4, 8, 16, 32
+#: a fused multiply-add to nearest; an exact widening of at most 11 significant bits to float32; a result that is an
+#: operand, or leaves a NaN's payload to ptxas; a float32 sum, difference or product to nearest.
+COMMUTES, SET, ADDITION, ARITHMETIC, FUSED, WIDENED, MOVES, LOOSE = 1, 2, 4, 8, 16, 32, 64, 128
+SUM, DIFFERENCE, PRODUCT = 256, 512, 1024
 
 
 class Store(NamedTuple):
@@ -44,6 +46,7 @@ class Store(NamedTuple):
     op_low: Bits64
     op_flags: npt.NDArray[np.int32]
     twins: npt.NDArray[np.int32]  # of a fused operation: its product and its sum
+    varies: npt.NDArray[np.bool_]  # whether memory or an argument enters a node
 
 
 @njit(inline="always")
@@ -106,6 +109,8 @@ def _intern(s: Any, op: Any, width: Any, a: Any, b: Any, c: Any, d: Any, x: Any,
     s.child[node, 0], s.child[node, 1], s.child[node, 2], s.child[node, 3] = a, b, c, d
     s.attribute[node, 0], s.attribute[node, 1] = x, y
     s.high[node], s.low[node] = high, low
+    below = s.varies[a] or s.varies[b] or s.varies[c] or s.varies[d]
+    s.varies[node] = below or op in (LEAF, SCALAR)
     return node
 
 
@@ -134,6 +139,31 @@ def _member(s: Any, op: Any, node: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
+def constant_one(s: Any, bits: Any, width: Any) -> Any:
+    """The constant with this pattern of ``width`` bytes."""
+    if width < 8:
+        bits &= (np.int64(1) << (8 * width)) - 1
+    return _intern(s, CONSTANT, width, 0, 0, 0, 0, bits, 0, 0)
+
+
+@njit(inline="always")
+def _pattern(value: Any) -> Any:
+    """A float32 result as a pattern, NaN made canonical."""
+    return np.int64(0x7FFFFFFF) if np.isnan(value) else np.int64(np.float32(value).view(np.uint32))
+
+
+@njit(nogil=True, cache=True)
+def _folded(s: Any, flags: Any, a: Any, b: Any) -> Any:
+    """The sum, difference or product of two float32 constants."""
+    x, y = np.uint32(a).view(np.float32), np.uint32(b).view(np.float32)
+    if flags & SUM:
+        return constant_one(s, _pattern(x + y), 4)
+    if flags & DIFFERENCE:
+        return constant_one(s, _pattern(x - y), 4)
+    return constant_one(s, _pattern(x * y), 4)
+
+
+@njit(nogil=True, cache=True)
 def _plain_one(s: Any, op: Any, width: Any, count: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """The node of an operation on ``count`` children, simplified, none of them fused."""
     if (count > 0 and a == 0) or (count > 1 and b == 0) or (count > 2 and c == 0) or (count > 3 and d == 0):
@@ -150,6 +180,8 @@ def _plain_one(s: Any, op: Any, width: Any, count: Any, a: Any, b: Any, c: Any, 
         if _less(s, b, a):
             a, b = b, a
         return _intern(s, op, width, a, b, 0, 0, np.int64(high), np.int64(low), 1)
+    if flags & (SUM | DIFFERENCE | PRODUCT) and s.op[a] == CONSTANT and s.op[b] == CONSTANT:
+        return _folded(s, flags, s.attribute[a, 0], s.attribute[b, 0])
     if flags & COMMUTES and _less(s, b, a):
         a, b = b, a
     if flags & ADDITION:
@@ -173,14 +205,6 @@ def make_one(s: Any, op: Any, width: Any, count: Any, a: Any, b: Any, c: Any, d:
         product = _plain_one(s, s.twins[op, 0], width, 2, a, b, 0, 0)
         return _plain_one(s, s.twins[op, 1], width, 2, product, c, 0, 0)
     return _plain_one(s, op, width, count, a, b, c, d)
-
-
-@njit(nogil=True, cache=True)
-def constant_one(s: Any, bits: Any, width: Any) -> Any:
-    """The constant with this pattern of ``width`` bytes."""
-    if width < 8:
-        bits &= (np.int64(1) << (8 * width)) - 1
-    return _intern(s, CONSTANT, width, 0, 0, 0, 0, bits, 0, 0)
 
 
 @njit(nogil=True, cache=True)
@@ -258,58 +282,3 @@ def concat_many(s: Any, low: Any, high: Any, out: Any) -> None:
     """:func:`concat_one` for each lane."""
     for i in range(len(out)):
         out[i] = concat_one(s, low[i % len(low)], high[i % len(high)])
-
-
-@njit(nogil=True, cache=True)
-def bytes_many(s: Any, op: Any, a: Any, b: Any, width: Any, mode: Any, out: Any) -> None:
-    """A bitwise operation on data, as a move of bytes where it is one, else as a node of ``op``.
-
-    ``mode`` 0 is ``or``, 1 is ``and``, 2 is a shift left, 3 a logical shift right; shifts count in constants.
-    """
-    piece = np.zeros(8, np.int64)
-    zero = constant_one(s, np.int64(0), 1)
-    for i in range(len(out)):
-        x, y = a[i % len(a)], b[i % len(b)]
-        if x == 0 or y == 0:
-            out[i] = 0
-            continue
-        moved = True
-        if mode >= 2:
-            shift = s.attribute[y, 0]
-            moved = s.op[y] == CONSTANT and shift % 8 == 0 and shift < 8 * width
-            if moved:
-                for j in range(width):
-                    source = j - shift // 8 if mode == 2 else j + shift // 8
-                    piece[j] = extract_one(s, x, source, 1) if 0 <= source < width else zero
-        else:
-            keep = np.int64(0) if mode == 0 else np.int64(255)
-            for j in range(width):
-                p, q = extract_one(s, x, j, 1), extract_one(s, y, j, 1)
-                if s.op[p] == CONSTANT:
-                    p, q = q, p
-                if s.op[q] != CONSTANT:
-                    moved = False
-                    break
-                value = s.attribute[q, 0]
-                if s.op[p] == CONSTANT:
-                    both = s.attribute[p, 0] | value if mode == 0 else s.attribute[p, 0] & value
-                    piece[j] = constant_one(s, both, 1)
-                elif value == keep:
-                    piece[j] = p
-                elif value == 255 - keep:
-                    piece[j] = q
-                else:
-                    moved = False
-                    break
-        out[i] = join(s, piece, width) if moved else make_one(s, op, width, 2, x, y, 0, 0)
-
-
-@njit(nogil=True, cache=True)
-def join(s: Any, piece: Any, width: Any) -> Any:
-    """``width`` one-byte nodes as one value; uses ``piece`` up."""
-    count = width
-    while count > 1:
-        count //= 2
-        for j in range(count):
-            piece[j] = concat_one(s, piece[2 * j], piece[2 * j + 1])
-    return piece[0]

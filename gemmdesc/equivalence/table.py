@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from gemmdesc.equivalence import nodes
+from gemmdesc.equivalence import node_bytes, nodes
+from gemmdesc.equivalence.merges import SWAPPED, Merge
 from gemmdesc.equivalence.nodes import Bits64, Ids, Store
 from gemmdesc.equivalence.refusal import RefusalError
 
 #: Sums and products of these types round to nearest when no rounding is written, and lanes of packed types are alike.
-_FLOAT = ("f32", "f16", "bf16", "f64")
+_FLOAT = ("f32", "f16", "bf16")
 _MOST_NODES = 60_000_000
 
 
@@ -35,32 +37,43 @@ def flags_of(name: str) -> int:
     """
     stem, _, kind = name.partition(".")
     if kind in _FLOAT:
-        # Only among 4 and 8 bytes does an operand's width tell its type, which the neutral element needs.
+        # Only among 4 bytes does an operand's width tell its type, which the neutral element needs.  Of float64, no
+        # document says that a sum of two NaN does not depend on their order.
         if stem == "add":
-            return nodes.COMMUTES | nodes.ARITHMETIC | (nodes.ADDITION if kind in ("f32", "f64") else 0)
+            return nodes.COMMUTES | nodes.ARITHMETIC | (nodes.ADDITION | nodes.SUM if kind == "f32" else 0)
         if stem == "mul":
-            return nodes.COMMUTES | nodes.ARITHMETIC
+            return nodes.COMMUTES | nodes.ARITHMETIC | (nodes.PRODUCT if kind == "f32" else 0)
         if stem == "sub":
-            return nodes.ARITHMETIC
+            return nodes.ARITHMETIC | (nodes.DIFFERENCE if kind == "f32" else 0)
     if name == "fma.rn.f32":
         return nodes.COMMUTES | nodes.ARITHMETIC | nodes.FUSED
-    if stem == "fma" and kind in ("rn.f16", "rn.bf16", "rn.f64"):
+    if stem == "fma" and kind in ("rn.f16", "rn.bf16"):
         return nodes.COMMUTES | nodes.ARITHMETIC
     if stem in ("max", "min") and kind in ("f32", "f16", "bf16", "NaN.f32", "NaN.f16", "NaN.bf16"):
         return nodes.SET
     if name in ("redux.sync.max.f32", "redux.sync.min.f32", "redux.sync.max.NaN.f32", "redux.sync.min.NaN.f32"):
         return nodes.SET
     if stem in ("and", "or", "xor") and kind in ("b16", "b32", "b64", "pred"):
-        return nodes.COMMUTES
+        return nodes.COMMUTES | nodes.MOVES
     if name == "cvt.f32.f16":
         return nodes.WIDENED
+    if (stem in ("neg", "abs") and kind in (*_FLOAT, "f64")) or name in ("cvt.f32.bf16", "cvt.f32.f32"):
+        # ptxas drops a second sign change, hands the first to a selection, and shifts a bfloat16 up.
+        return nodes.LOOSE | nodes.MOVES
+    if stem == "selp":
+        # ptxas makes a selection by a comparison a maximum where only a NaN's payload tells them apart.
+        return nodes.LOOSE | nodes.MOVES
+    if stem in ("or", "and", "xor", "shl", "shr"):
+        return nodes.MOVES
     return 0
 
 
 class Table:
     """Expressions by id.  Ids count up: a node's children come before it."""
 
-    def __init__(self) -> None:
+    def __init__(self, merges: Collection[Merge] = ()) -> None:
+        """``merges``: forms of matrix steps that are one function here."""
+        self._merges = {merge.name: merge for merge in merges}
         self._codes: dict[str, int] = {}
         self._names: list[str] = []
         self._store = _allocate(1 << 14, 64)
@@ -88,11 +101,17 @@ class Table:
         digest = hashlib.sha256(name.encode()).digest()
         self._store.op_high[number] = int.from_bytes(digest[:8], "little")
         self._store.op_low[number] = int.from_bytes(digest[8:16], "little")
-        self._store.op_flags[number] = flags = flags_of(name)
+        flags = flags_of(name) | (nodes.COMMUTES if self.merges(SWAPPED, name) else 0)
+        self._store.op_flags[number] = flags
         if flags & nodes.FUSED:
             twins = self.code("mul.f32"), self.code("add.f32")
             self._store.twins[number] = twins
         return number
+
+    def merges(self, merge: str, name: str) -> bool:
+        """Whether a merge was asked for and is stated for the matrix step called ``name``."""
+        found = self._merges.get(merge)
+        return found is not None and name.startswith("mma.") and ".".join(name.split(".")[-4:]) in found.types
 
     def name(self, code: int) -> str:
         """The operation with this number."""
@@ -161,10 +180,10 @@ class Table:
         return out
 
     def bitwise(self, name: str, mode: int, width: int, a: Ids, b: Ids) -> Ids:
-        """``nodes.bytes_many``: or, and, shift left, shift right on data."""
+        """``node_bytes.bytes_many``: or, and, shift left, shift right on data."""
         out = np.empty(max(len(a), len(b)), np.int64)
         code = self.code(name)
-        nodes.bytes_many(self._room(40 * len(out)), code, a, b, width, mode, out)
+        node_bytes.bytes_many(self._room(40 * len(out)), code, a, b, width, mode, out)
         return out
 
     def patterns(self, node: Ids) -> tuple[Bits64, Ids]:
@@ -173,6 +192,14 @@ class Table:
         op = s.op[node]
         kind = np.where(node == 0, 0, np.where(op == nodes.CONSTANT, 1, 2)).astype(np.int64)
         return s.attribute[node, 0].view(np.uint64).copy(), kind
+
+    def varies(self, node: Ids) -> npt.NDArray[np.bool_]:
+        """Whether memory or an argument enters each node."""
+        return self._store.varies[node]
+
+    def flags(self, node: Ids) -> npt.NDArray[np.int32]:
+        """What ``flags_of`` says of the operation of each node."""
+        return self._store.op_flags[self._store.op[node]]
 
     def is_widened(self, node: Ids) -> bool:
         """Whether every lane is an exact widening of a float16."""
@@ -205,13 +232,14 @@ def _allocate(size: int, operations: int) -> Store:
         op_low=np.zeros(operations, np.uint64),
         op_flags=np.zeros(operations, np.int32),
         twins=np.zeros((operations, 2), np.int32),
+        varies=np.zeros(size, np.bool_),
     )
 
 
 def _grow(old: Store, size: int) -> Store:
     new = _allocate(size, len(old.op_flags))
     count = int(old.used[0])
-    for name in ("op", "width", "child", "attribute", "high", "low"):
+    for name in ("op", "width", "child", "attribute", "high", "low", "varies"):
         getattr(new, name)[:count] = getattr(old, name)[:count]
     new.used[0] = count
     new = new._replace(op_high=old.op_high, op_low=old.op_low, op_flags=old.op_flags, twins=old.twins)

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemmdesc.equivalence import accesses, floats, integers, matrix, moves
+from gemmdesc.equivalence import accesses, floats, integers, levels, matrix, moves, nodes
 from gemmdesc.equivalence.contraction import counts_agree
 from gemmdesc.equivalence.global_memory import GlobalMemory, Stored
 from gemmdesc.equivalence.launch import Dim3, Launch
 from gemmdesc.equivalence.machine import BRANCHES, Handler, Machine
+from gemmdesc.equivalence.nodes import Ids
 from gemmdesc.equivalence.ptx import parse_ptx
+from gemmdesc.equivalence.ptxas import UNARY
 from gemmdesc.equivalence.refusal import RefusalError
 from gemmdesc.equivalence.shared_memory import LARGEST
 from gemmdesc.equivalence.syntax import WIDTHS, Entry, Instruction
@@ -29,7 +31,7 @@ _LANES, _CELLS, _BLOCKS = 1 << 16, 1 << 25, 1 << 16
 DISJOINT = "the memory behind different pointer arguments does not overlap"
 SAME_COMPILER = "both texts are assembled by one ptxas with the same flags, which keeps every rounding that PTX writes"
 
-GUARDED = "ptxas fuses no sum into ex2.approx, lg2.approx, sqrt.approx, rsqrt.approx, sin, cos or tanh"
+PAYLOADS = "a NaN that only neg, abs, selections, a widening of bfloat16 or one value's maximum touch gets one payload"
 
 
 def _float_or_integer(m: Machine, i: Instruction, act: Mask | None) -> None:
@@ -44,7 +46,7 @@ def _convert(m: Machine, i: Instruction, act: Mask | None) -> None:
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("add", "sub", "mul", "mad", "min", "max", "neg", "abs", "div"), _float_or_integer),
     **dict.fromkeys(("and", "or", "xor", "not", "shl", "shr", "rem", "bfe", "bfi", "popc", "clz"), integers.alu),
-    **dict.fromkeys(("fma", *(name for name in floats.UNARY if name not in ("neg", "abs"))), floats.arithmetic),
+    **dict.fromkeys(("fma", *(name for name in UNARY if name not in ("neg", "abs"))), floats.arithmetic),
     **dict.fromkeys(("fence", "membar"), moves.nothing),
     **dict.fromkeys(("mov", "cvta"), moves.move),
     **dict.fromkeys(("bar", "barrier"), moves.barrier),
@@ -103,22 +105,33 @@ def walk(ptx: str, launch: Launch, *, table: Table | None = None, sass: str | No
     grain = _grain(entry)
     together = max(1, min(_LANES // threads, _CELLS // (LARGEST // grain)))
     contractible: dict[str, None] = {}
-    guarded = False
+    assumed: dict[str, None] = {}
     for first in range(0, total, together):
         blocks = range(first, min(first + together, total))
         machine = Machine(entry, launch, block, blocks=blocks, table=table, memory=memory, grain=grain)
         machine.run(HANDLERS)
         contractible |= machine.contractible
-        guarded = guarded or machine.guarded
-    assuming = [DISJOINT, SAME_COMPILER, *([GUARDED] if guarded else [])]
+        assumed |= machine.assumed
+    stored = memory.finish()
+    payloads = [PAYLOADS] if reaches_loose(table, stored.ids) else []
+    assuming = [DISJOINT, SAME_COMPILER, *sorted(assumed), *payloads]
     if contractible:
         if sass is None or not counts_agree(entry, sass):
             raise RefusalError(
                 "contraction",
-                f"ptxas may fuse a product into {len(contractible)} sums, such as `{next(iter(contractible))}`",
+                f"ptxas may fuse or drop a product in {len(contractible)} places, such as `{next(iter(contractible))}`",
             )
         assuming.append("no product was fused into a sum: the assembled text has as many of each as PTX")
-    return Walked(entry=entry, launch=launch, table=table, stored=memory.finish(), assuming=tuple(assuming))
+    return Walked(entry=entry, launch=launch, table=table, stored=stored, assuming=tuple(assuming))
+
+
+def reaches_loose(table: Table, roots: Ids) -> bool:
+    """Whether a stored value may be a NaN whose payload no document fixes."""
+    s = table.store
+    reached = np.zeros(len(table), np.bool_)
+    reached[roots] = True
+    alone = (s.child[: len(table), 0] == s.child[: len(table), 1]) & (s.op_flags[s.op[: len(table)]] & nodes.SET != 0)
+    return bool(levels.loose(reached, s.child, s.op, s.op_flags, alone, s.varies))
 
 
 def _demand_known(entry: Entry) -> None:

@@ -1,0 +1,185 @@
+"""Operands that pull apart what differs: ten draws, made field by field from an integer hash.
+
+An element depends on (position, type, draw, index) alone, so that two kernels which load one byte behind one parameter
+see the same one, however much memory each of them has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmdesc.errors import InvalidInputError
+
+Words = npt.NDArray[np.uint64]
+
+
+class Fields(NamedTuple):
+    """Bits of the exponent and of the fraction; ``infinity``: whether the highest exponent has one."""
+
+    exponent: int
+    fraction: int
+    infinity: bool = True
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one element."""
+        return (1 + self.exponent + self.fraction) // 8
+
+
+#: Element types as Triton spells them.
+FORMATS = {
+    "fp32": Fields(8, 23),
+    "fp16": Fields(5, 10),
+    "bf16": Fields(8, 7),
+    "fp8e4nv": Fields(4, 3, infinity=False),
+    "fp8e5": Fields(5, 2),
+}
+#: Binades on either side of 1 that make twelve decades.
+_DECADES = 20
+#: Elements that are special together or not at all, so that some outputs stay free of NaN and infinities.
+_RUN = 256
+
+
+def _hash(index: Words, salt: int) -> Words:
+    """SplitMix64 of an index."""
+    x = index * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt * 0xD1342543DE82EF95 % 2**64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return x ^ (x >> np.uint64(31))
+
+
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """What a draw makes its patterns from: the format, indices, and a hash word for each."""
+
+    layout: Fields
+    index: Words
+    word: Words
+    salt: int
+
+    def pattern(self, sign: Words, exponent: Words, fraction: Words) -> Words:
+        f = self.layout
+        kept = fraction & np.uint64((1 << f.fraction) - 1)
+        made: Words = (sign << np.uint64(f.exponent + f.fraction)) | (exponent << np.uint64(f.fraction)) | kept
+        return made
+
+    @property
+    def sign(self) -> Words:
+        return self.word >> np.uint64(63)
+
+    @property
+    def fraction(self) -> Words:
+        return self.word >> np.uint64(8)
+
+    def exponent(self, low: int, high: int) -> Words:
+        """Fields from ``low`` to ``high``, clipped to those of normal numbers."""
+        top = (1 << self.layout.exponent) - (2 if self.layout.infinity else 1)
+        low, high = max(low, 1), min(high, top)
+        chosen = (self.word >> np.uint64(40)) % np.uint64(high - low + 1) + np.uint64(low)
+        return chosen
+
+    @property
+    def bias(self) -> int:
+        return (1 << (self.layout.exponent - 1)) - 1
+
+    def in_run(self) -> npt.NDArray[np.bool_]:
+        """Whether an element stands in a run that has specials."""
+        special: npt.NDArray[np.bool_] = _hash(self.index // np.uint64(_RUN), self.salt + 77) % np.uint64(2) == 0
+        return special
+
+
+def _wide(c: _Cells) -> Words:
+    return c.pattern(c.sign, c.exponent(c.bias - _DECADES, c.bias + _DECADES - 1), _finite_fraction(c))
+
+
+def _finite_fraction(c: _Cells) -> Words:
+    """A fraction; where the highest exponent has numbers and one NaN, never that NaN's."""
+    return c.fraction if c.layout.infinity else c.fraction & ~np.uint64(1)
+
+
+def _alternating(c: _Cells) -> Words:
+    exponent = c.exponent(c.bias - _DECADES, c.bias + _DECADES - 1)
+    return c.pattern(c.index & np.uint64(1), exponent, _finite_fraction(c))
+
+
+def _negative_zeros(c: _Cells) -> Words:
+    return c.pattern(np.ones_like(c.word), np.zeros_like(c.word), np.zeros_like(c.word))
+
+
+def _zero_runs(c: _Cells) -> Words:
+    """Runs of -0.0, of zeros of both signs, and of numbers."""
+    kind = _hash(c.index // np.uint64(_RUN // 2), c.salt + 5) % np.uint64(4)
+    zeros = c.pattern(c.sign, np.zeros_like(c.word), np.zeros_like(c.word))
+    return np.select([kind <= 1, kind == 2], [_negative_zeros(c), zeros], _wide(c))
+
+
+def _nan(c: _Cells) -> Words:
+    """Numbers with NaN among them, quiet and signalling, with payloads."""
+    top = np.full_like(c.word, (1 << c.layout.exponent) - 1)
+    fraction = c.fraction | np.uint64(1) if c.layout.infinity else np.full_like(c.word, 2**64 - 1)
+    return np.where(c.in_run() & (c.word % np.uint64(97) == 0), c.pattern(c.sign, top, fraction), _wide(c))
+
+
+def _infinities(c: _Cells) -> Words:
+    """Numbers with infinities among them, or the largest numbers where the type has none; of one sign in some runs."""
+    top = np.full_like(c.word, (1 << c.layout.exponent) - 1)
+    fraction = np.zeros_like(c.word) if c.layout.infinity else np.full_like(c.word, 6)
+    alike = _hash(c.index // np.uint64(4 * _RUN), c.salt + 9) % np.uint64(3) != 0
+    sign = np.where(alike, np.uint64(0), c.sign)
+    return np.where(c.in_run() & (c.word % np.uint64(61) == 0), c.pattern(sign, top, fraction), _wide(c))
+
+
+def _subnormals(c: _Cells) -> Words:
+    return c.pattern(c.sign, np.zeros_like(c.word), c.fraction)
+
+
+def _large(c: _Cells) -> Words:
+    top = (1 << c.layout.exponent) - 2
+    return c.pattern(c.sign, c.exponent(top - 2, top), _finite_fraction(c))
+
+
+def _cancelling(c: _Cells) -> Words:
+    """Neighbours cancel, but one in sixteen pairs does not."""
+    pair = replace(c, word=_hash(c.index // np.uint64(2), c.salt + 3))
+    same = pair.pattern(c.index & np.uint64(1), pair.exponent(c.bias - 8, c.bias + 8), _finite_fraction(pair))
+    return np.where(pair.word % np.uint64(16) == 0, _plain(c), same)
+
+
+def _plain(c: _Cells) -> Words:
+    return c.pattern(c.sign, c.exponent(c.bias - 3, c.bias + 1), _finite_fraction(c))
+
+
+#: The draws, by name, in their order.
+DRAWS: dict[str, Callable[[_Cells], Words]] = {
+    "twelve decades": _wide,
+    "twelve decades, alternating sign": _alternating,
+    "all -0.0": _negative_zeros,
+    "runs of -0.0": _zero_runs,
+    "NaN with payloads": _nan,
+    "infinities": _infinities,
+    "subnormals": _subnormals,
+    "close to overflow": _large,
+    "cancelling pairs": _cancelling,
+    "plain": _plain,
+}
+
+
+def draw(name: str, kind: str, position: int, count: int, seed: int = 0) -> npt.NDArray[np.uint8]:
+    """The bytes of ``count`` elements of the Triton type ``kind`` behind the parameter at ``position``.
+
+    Raises:
+        InvalidInputError: the draw or the type is not known.
+    """
+    if name not in DRAWS or kind not in FORMATS:
+        raise InvalidInputError(f"name and kind must be of {list(DRAWS)} and {list(FORMATS)} (got {name}, {kind})")
+    layout = FORMATS[kind]
+    salt = ((seed * 64 + position) * 16 + list(DRAWS).index(name)) * 8 + list(FORMATS).index(kind)
+    index = np.arange(count, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        words = DRAWS[name](_Cells(layout, index, _hash(index, salt), salt))
+    return words.astype(f"<u{layout.bytes}").view(np.uint8)

@@ -1,0 +1,191 @@
+"""Write docs/results/equivalence.json from the rows of campaigns and the summary of a gate.
+
+    python scripts/equivalence_results.py docs/results/equivalence.json --rows ROWS.jsonl ... [--gate OUT/summary.json]
+
+Every figure is counted from the files given; what a file does not have is not in the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+#: What the gate's claim keeps of its summary; lists of examples stay in the summary.
+KEPT = ("claim", "command", "card", "versions", "date", "counts", "declined_by_reason", "seconds")
+Row = dict[str, Any]
+
+
+def rows_of(paths: list[Path]) -> list[Row]:
+    """All whole lines, one per configuration, chip and compiler."""
+    found: dict[str, Row] = {}
+    for path in paths:
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.endswith("\n"):
+                row = json.loads(line)
+                found[json.dumps([row[n] for n in ("case", "choice", "arch", "triton")], sort_keys=True)] = row
+    return list(found.values())
+
+
+def texts_of(rows: list[Row]) -> list[Row]:
+    """One row for each distinct text of a case, chip and compiler; configurations without a text are left out."""
+    return list({(r["case"], r["arch"], r["triton"], r["text"]): r for r in rows if "text" in r}.values())
+
+
+def place(row: Row) -> str:
+    """Chip and compiler."""
+    return f"sm_{row['arch']}, triton {row['triton']}"
+
+
+def facts(rows: list[Row], paths: list[Path]) -> dict[str, Any]:
+    """What every claim of a campaign says of its making."""
+    tritons = ", ".join(sorted({r["triton"] for r in rows}))
+    dates = max(path.stat().st_mtime for path in paths)
+    return {
+        "command": "python scripts/partition_corpus.py ROWS.jsonl --arch 90,100,103 [--wide]",
+        "card": "none: compiled and read on a CPU",
+        "versions": {"triton": tritons, "python": platform.python_version()},
+        "date": time.strftime("%Y-%m-%d", time.gmtime(dates)),
+    }
+
+
+def campaign(rows: list[Row], given: dict[str, Any]) -> Row:
+    """Configurations and distinct texts, read and refused, and classes by chip and compiler."""
+    texts = texts_of(rows)
+    read = [r for r in texts if "class" in r]
+    refused = [r for r in texts if "refused" in r]
+    partition = {}
+    for name in sorted({place(r) for r in rows}):
+        here = [r for r in rows if place(r) == name]
+        of_text = [r for r in texts if place(r) == name]
+        partition[name] = {
+            "configurations": len(here),
+            "texts": len(of_text),
+            "texts_read": sum("class" in r for r in of_text),
+            "classes": len({(r["case"], r["class"]) for r in of_text if "class" in r}),
+        }
+    reasons = Counter(r["refused"] for r in refused)
+    return {
+        "claim": "Configurations of the corpus sorted into classes of equal bits; bars are over distinct texts",
+        **given,
+        "counts": {
+            "configurations": len(rows),
+            "distinct_texts": len(texts),
+            "texts_read": len(read),
+            "texts_refused": len(refused),
+            "not_compiled": sum(r.get("refused") == "compiler" for r in rows),
+        },
+        "partition": partition,
+        "texts_refused_by_reason": dict(reasons.most_common()),
+        "texts_refused_by_kernel": dict(
+            Counter(f"{r['case'].split('-')[0]}: {r['refused']}" for r in refused).most_common(20)
+        ),
+    }
+
+
+def trees(rows: list[Row], given: dict[str, Any]) -> Row | None:
+    """How many classes one sum has over num_warps 1, 2, 4, 8, everything else alike."""
+    groups: dict[tuple[str, str], dict[str, set[Any]]] = defaultdict(lambda: {"warps": set(), "classes": set()})
+    for row in rows:
+        choice = row["choice"]
+        stem = row["case"].split("-")[0]
+        alike = choice.get("num_stages", 1) == 1 and choice.get("enable_fp_fusion", True)
+        if stem not in ("row_sum", "pinned_sum", "split_sum") or not alike or choice["num_warps"] > 8:
+            continue
+        group = groups[(row["case"], place(row))]
+        if "class" in row:
+            group["warps"].add(choice["num_warps"])
+            group["classes"].add(row["class"])
+    table: dict[str, dict[str, int]] = defaultdict(dict)
+    for (case, where), group in sorted(groups.items()):
+        if group["warps"] == {1, 2, 4, 8}:
+            table[case][where] = len(group["classes"])
+    if not table:
+        return None
+    return {
+        "claim": "Classes of one sum over num_warps 1, 2, 4 and 8: stock tl.sum has a tree for each, a sum pinned by a "
+        "chain of sums of two, or of splits, has one",
+        **given,
+        "counts": {"cases": len(table), "partitions": sum(len(t) for t in table.values())},
+        "classes_by_case": dict(table),
+    }
+
+
+def times(rows: list[Row], given: dict[str, Any]) -> Row | None:
+    """Median seconds to read a text that was not read before, and what 96 configurations cost."""
+    timed = [r for r in rows if "read_s" in r]
+    if not timed:
+        return None
+    groups = {
+        "reductions and norms": [r for r in timed if not r["case"].startswith("gemm") and "class" in r],
+        "products with K = 512": [
+            r for r in timed if r["case"] in ("gemm-fp16", "gemm-bf16", "gemm-fp32", "gemm-fp8") and "class" in r
+        ],
+    }
+    seconds = {
+        name: {
+            "texts": len(g),
+            "median_read_s": round(median(r["read_s"] for r in g), 4),
+            "median_compile_s": round(median(r["compile_s"] for r in g), 4),
+            "read_96_s": round(96 * sum(r["read_s"] for r in g) / len(g), 2),
+            "compile_96_s": round(96 * sum(r["compile_s"] for r in g) / len(g), 2),
+        }
+        for name, g in groups.items()
+        if g
+    }
+    return {
+        "claim": "Seconds to read a text, and to compile it, on one core; 96 of them as a tuner would",
+        **given,
+        "counts": {"texts": len(timed)},
+        "seconds": seconds,
+    }
+
+
+def gate(path: Path) -> list[Row]:
+    """The gate's claim without its examples, and over-splitting as a claim of its own."""
+    (whole,) = json.loads(path.read_text(encoding="utf-8"))["claims"]
+    claim = {name: whole[name] for name in KEPT if name in whole}
+    for name in ("called_equal", "called_different"):
+        claim[name] = {k: v for k, v in whole[name].items() if isinstance(v, int)}
+    split = whole["over_splitting"]
+    return [
+        claim,
+        {
+            "claim": "Over-splitting: classes of the checker over classes of the card's bytes on all draws, case by "
+            "case; the counts are over every kernel that is no matrix product",
+            **{name: whole[name] for name in ("command", "card", "versions", "date")},
+            "counts": split["without_products"],
+            "by_kernel": split["by_kernel"],
+            "surplus": split["surplus"],
+        },
+    ]
+
+
+def main() -> None:
+    """Write the file."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rows", type=Path, nargs="*", default=[])
+    parser.add_argument("--gate", type=Path, default=None)
+    options = parser.parse_args()
+    claims: list[Row] = []
+    rows = rows_of(options.rows)
+    if rows:
+        given = facts(rows, options.rows)
+        claims += [c for c in (campaign(rows, given), trees(rows, given), times(rows, given)) if c is not None]
+    if options.gate is not None:
+        claims += gate(options.gate)
+    if not claims:
+        sys.exit("rows or gate must be given (got neither)")
+    options.out.write_text(json.dumps({"claims": claims}, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(claims, indent=1)[:6000])
+
+
+if __name__ == "__main__":
+    main()

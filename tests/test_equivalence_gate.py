@@ -1,0 +1,234 @@
+"""What the gate holds walks against a card with: draws, matrix steps, texts of single instructions, counts of pairs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemmdesc.arithmetic.models import AccumulatorModel
+from gemmdesc.arithmetic.replay import fused_dot
+from gemmdesc.bits import bits_dtype
+from gemmdesc.equivalence import Launch, walk
+from gemmdesc.equivalence.draws import DRAWS, FORMATS, draw
+from gemmdesc.equivalence.evaluate import evaluate, loaded_bytes, missing_functions, needed_nodes
+from gemmdesc.equivalence.instructions import instruction_ptx, matrix_step_ptx
+from gemmdesc.equivalence.matrix_steps import modelled_steps, multiply_pairs, step_model
+from gemmdesc.errors import InvalidInputError
+from tests.equivalence_texts import EXCHANGE, butterfly, kernel
+
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "equivalence_gate.py"
+
+
+def _gate() -> Any:
+    spec = importlib.util.spec_from_file_location("equivalence_gate", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def as_floats(data: np.ndarray, kind: str) -> np.ndarray:
+    match kind:
+        case "fp32":
+            return data.view(np.float32)
+        case "fp16":
+            return data.view(np.float16).astype(np.float32)
+        case "bf16":
+            return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    raise AssertionError(kind)
+
+
+@pytest.mark.parametrize("kind", ["fp32", "fp16", "bf16"])
+def test_draws_are_what_their_names_say(kind: str) -> None:
+    made = {name: as_floats(draw(name, kind, 0, 8192), kind) for name in DRAWS}
+    with np.errstate(all="ignore"):
+        sizes = np.abs(made["twelve decades"].astype(np.float64))
+    assert np.isfinite(sizes).all()
+    assert sizes.max() / sizes.min() > (1e11 if kind != "fp16" else 1e8)
+    signs = np.signbit(made["twelve decades, alternating sign"])
+    assert (signs == (np.arange(8192) % 2 == 1)).all()
+    assert ((made["all -0.0"] == 0) & np.signbit(made["all -0.0"])).all()
+    zeros = made["runs of -0.0"] == 0
+    assert 0.3 < zeros.mean() < 0.95
+    nan = np.isnan(made["NaN with payloads"])
+    assert 0 < nan.sum() < 200
+    assert not nan.reshape(-1, 256).any(axis=1).all()
+    payloads = draw("NaN with payloads", kind, 0, 8192).view(f"u{FORMATS[kind].bytes}")[nan]
+    assert len(np.unique(payloads)) > 8
+    assert 0 < np.isinf(made["infinities"]).sum() < 300
+    tiny = np.finfo(np.float16 if kind == "fp16" else np.float32).tiny
+    assert (np.abs(made["subnormals"]) < tiny).all()
+    assert len(np.unique(made["subnormals"])) > 100
+    with np.errstate(all="ignore"):
+        sums = made["close to overflow"].reshape(-1, 64).sum(axis=1)
+    assert kind == "fp16" or np.isinf(sums).any()
+    pairs = made["cancelling pairs"].reshape(-1, 2)
+    assert 0.9 < (pairs[:, 0] == -pairs[:, 1]).mean() < 0.99
+
+
+def test_float8_draws_have_no_nan_but_where_they_say_so() -> None:
+    for name in DRAWS:
+        patterns = draw(name, "fp8e4nv", 1, 4096)
+        assert ((patterns & 0x7F) == 0x7F).any() == (name == "NaN with payloads"), name
+
+
+def test_an_element_does_not_depend_on_how_many_there_are() -> None:
+    for name in DRAWS:
+        long, short = (draw(name, "bf16", 1, count, seed=3) for count in (5000, 1000))
+        assert (long[: len(short)] == short).all()
+        assert (draw(name, "bf16", 2, 1000, seed=3) != short).any() or name == "all -0.0"
+    with pytest.raises(InvalidInputError, match="fp4"):
+        draw("plain", "fp4", 0, 1)
+
+
+def _model(kinds: str) -> AccumulatorModel:
+    found = step_model(f"mma.m16n8k16.{kinds}", "Hopper")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("kinds", ["f32.f16.f16.f32", "f32.bf16.bf16.f32", "f32.tf32.tf32.f32", "f16.f16.f16.f16"])
+def test_pairs_multiply_as_the_replay_does(kinds: str) -> None:
+    model = _model(kinds)
+    kind = {"f16": "fp16", "bf16": "bf16", "tf32": "fp32"}[kinds.split(".")[1]]
+    out = "fp16" if kinds.startswith("f16") else "fp32"
+    k = 32 // FORMATS[kind].bytes
+    for name in DRAWS:
+        a, b = (draw(name, kind, p, 64 * k).view(bits_dtype(model.a_dtype)).reshape(64, k) for p in (0, 1))
+        c = draw(name, out, 2, 64).view(bits_dtype(model.accumulator_dtype))
+        got = multiply_pairs(model, a.view(np.uint32), b.view(np.uint32), c.astype(np.uint64))
+        wanted = fused_dot(
+            model.step,
+            a,
+            np.ascontiguousarray(b.T),
+            np.ascontiguousarray(np.broadcast_to(c[:, None], (64, 64))),
+            a_dtype=model.a_dtype,
+            b_dtype=model.b_dtype,
+            instruction_k=model.instruction_k,
+        )
+        assert (got == np.diagonal(wanted)).all(), name
+
+
+def test_a_step_without_a_model_is_handed_on() -> None:
+    name = "mma.m16n8k32.f32.e4m3.e4m3.f32"
+    words = np.zeros((3, 8), np.uint32)
+    assert step_model(name, "Hopper") is None
+    with pytest.raises(InvalidInputError, match="e4m3"):
+        modelled_steps("Hopper")(name, words, words, np.zeros(3, np.uint64))
+    given = modelled_steps("Hopper", lambda n, a, b, c: c + np.uint64(len(a)))
+    assert given(name, words, words, np.zeros(3, np.uint64)).tolist() == [3, 3, 3]
+
+
+def test_several_draws_are_worked_out_at_once_and_chosen_bytes_alone() -> None:
+    walked = walk(kernel(butterfly(16, 8, 4, 2, 1)), Launch())
+    memory = np.stack([draw(name, "fp32", 0, 32) for name in DRAWS])
+    _, values = evaluate(walked, {0: memory})[1]
+    assert values.shape == (len(DRAWS), 4)
+    for row, data in zip(values, memory, strict=True):
+        assert (row == evaluate(walked, {0: data})[1][1]).all()
+    every = needed_nodes(walked)
+    chosen = walked.stored.offset >= 2
+    assert needed_nodes(walked, chosen) < every
+    assert (evaluate(walked, {0: memory}, chosen=chosen)[1][1] == values[:, 2:]).all()
+    assert loaded_bytes(walked) == {0: 128}
+
+
+def test_functions_that_are_missing_are_named() -> None:
+    text = kernel("ld.global.b32 %r2, [%rd4];\nex2.approx.ftz.f32 %r3, %r2;\nst.global.b32 [%rd5], %r3;")
+    assert missing_functions(walk(text, Launch())) == ("ex2.approx.ftz.f32",)
+    assert missing_functions(walk(kernel(EXCHANGE, shared=1024), Launch())) == ()
+
+
+NAMES = [
+    ("ex2.approx.ftz.f32", None),
+    ("div.full.f32", None),
+    ("div.full.f32", 0x40400000),
+    ("tanh.approx.f32", None),
+    ("sqrt.approx.f32", None),
+    ("cvt.rn.f32.s32", None),
+    ("cvt.rn.satfinite.e4m3.f32", None),
+    ("cvt.rn.f16.e5m2", None),
+    ("setp.lt.s32", None),
+    ("fma.rn.f16", None),
+    ("shr.u64", None),
+]
+STEPS = [
+    ("mma.m16n8k16.f32.f16.f16.f32", 8),
+    ("mma.m16n8k8.f32.bf16.bf16.f32", 4),
+    ("mma.m16n8k32.f32.e4m3.e4m3.f32", 8),
+]
+
+
+def test_texts_of_single_instructions_assemble() -> None:
+    pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+    from gemmdesc.equivalence.card import assemble
+
+    for name, literal in NAMES:
+        if "shr" not in name:
+            assert assemble(instruction_ptx(name, "sm_90a", "8.7", literal), "sm_90a")
+    for name, words in STEPS:
+        assert assemble(matrix_step_ptx(name, words, "sm_90a", "8.7"), "sm_90a")
+
+
+@pytest.mark.parametrize("name", ["", "load", "three-way max.f32", "bar.sync", "redux.sync.max.f99"])
+def test_what_is_no_instruction_on_registers_is_said(name: str) -> None:
+    with pytest.raises(InvalidInputError, match="name must be"):
+        instruction_ptx(name, "sm_90a", "8.7")
+
+
+def _row(case: str, class_: str, outputs: list[str], text: str) -> dict[str, Any]:
+    return {"case": case, "choice": {"w": text}, "class": class_, "outputs": outputs, "text": text}
+
+
+def test_pairs_are_counted_and_those_that_differ_are_found() -> None:
+    rows = [
+        _row("a", "x", ["1", "2"], "t1"),
+        _row("a", "x", ["1", "2"], "t2"),
+        _row("a", "x", ["1", "3"], "t3"),
+        _row("a", "y", ["1", "9"], "t4"),
+        _row("b", "x", ["1", "2"], "t1"),
+        _row("b", "z", ["1", "2"], "t5"),
+    ]
+    same, different = _gate().pairs(rows)
+    assert (same["pairs"], same["pairs_that_differ"], same["classes_of_several"]) == (6, 3, 1)
+    assert (different["pairs_of_classes"], different["seen_to_differ"], different["never_seen_to_differ"]) == (2, 1, 1)
+
+
+def test_bytes_that_differ_and_bytes_that_nobody_stores_are_found() -> None:
+    gate = _gate()
+    walked = walk(kernel(EXCHANGE, shared=1024), Launch())
+    memory = np.stack([draw("plain", "fp32", 0, 32, seed) for seed in (0, 1)])
+    values = evaluate(walked, {0: memory})
+    card = np.full((2, 128 + 64), 0xA5, np.uint8)
+    card[:, :128] = values[1][1]
+    assert gate.compared({1: card}, values, walked, 2)["equal"] == [True, True]
+    card[1, 7] ^= 1
+    found = gate.compared({1: card}, values, walked, 2)
+    assert found["equal"] == [True, False]
+    assert (found["first"]["parameter"], found["first"]["offset"]) == (1, 4)
+    card[1, 7] ^= 1
+    card[0, 150] = 0
+    assert gate.compared({1: card}, values, walked, 2)["equal"] == [False, True]
+
+
+def test_a_rehearsal_runs_resumes_and_counts(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+    command = [sys.executable, str(SCRIPT), str(tmp_path), "--card", "none", "--processes", "1", "--seconds", "200"]
+    for expected in (2, 3):
+        most = ["--most", "2" if expected == 2 else "1", "--cases", "row_sum-256-fp32"]
+        environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)}
+        done = subprocess.run([*command, *most], capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr[-2000:]
+        (claim,) = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))["claims"]
+        assert claim["counts"]["configurations"] == expected
+        assert claim["counts"]["failed"] == 0
+        assert claim["counts"]["launched"] == 0

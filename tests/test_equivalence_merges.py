@@ -1,0 +1,111 @@
+"""Forms of matrix steps are merged only where it is asked for, and the answer says what it then rests on."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemmdesc.equivalence import Answer, Different, Equal, Kernel, equivalent
+from gemmdesc.equivalence.draws import DRAWS
+from gemmdesc.equivalence.matrix_steps import modelled_steps
+from gemmdesc.equivalence.merges import PADDED, SWAPPED, load_merges
+from gemmdesc.errors import InvalidInputError
+from tests.equivalence_texts import kernel
+
+LOADS = "\n".join(f"ld.global.b32 %r{10 + i}, [%rd4+{128 * i}];" for i in range(5)) + "\nmov.b32 %r20, 0;\n"
+MMA = "mma.sync.aligned.m16n8k{k}.row.col.f32.{t}.{t}.f32 {{%r30, %r31, %r32, %r33}}, {{{a}}}, {{{b}}}, {{{c}}};\n"
+#: Elements (g, 2 t) and (g, 2 t + 1), to row-major places or to column-major ones.
+STORES = """shr.u32 %r40, %r1, 2;
+and.b32 %r41, %r1, 3;
+shl.b32 %r42, %r41, 1;
+mad.lo.s32 %r43, {first}, 8, {second};
+mul.wide.u32 %rd10, %r43, 4;
+add.s64 %rd11, %rd2, %rd10;
+st.global.b32 [%rd11], %r30;
+st.global.b32 [%rd11+{next}], %r31;
+"""
+ROWS = STORES.format(first="%r40", second="%r42", next=4)
+COLUMNS = STORES.format(first="%r42", second="%r40", next=32)
+
+
+def text(k: int, a: str, b: str, stores: str = ROWS, c: str = "%r20, %r20, %r20, %r20", kind: str = "f16") -> str:
+    return kernel(LOADS + MMA.format(k=k, a=a, b=b, c=c, t=kind) + stores)
+
+
+def ask(one: str, other: str, *merges: str) -> Answer:
+    return equivalent(Kernel(name="one", ptx=one), Kernel(name="other", ptx=other), merges=merges)
+
+
+def test_zero_padding_is_merged_on_demand() -> None:
+    padded = text(16, "%r10, %r11, %r20, %r20", "%r12, %r20")
+    short = text(8, "%r10, %r11", "%r12")
+    assert isinstance(ask(padded, short), Different)
+    assert isinstance(ask(padded, short, SWAPPED), Different)
+    answer = ask(padded, short, PADDED)
+    assert isinstance(answer, Equal)
+    assert any("zero padding" in line and "check_merges.py" in line for line in answer.assuming)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("%r10, %r11, %r20, %r20", "%r12, %r13"),
+        ("%r10, %r11, %r13, %r13", "%r12, %r20"),
+        ("%r20, %r20, %r10, %r11", "%r20, %r12"),
+    ],
+    ids=["only A", "only B", "the lower half"],
+)
+def test_zeros_on_one_side_are_no_padding(a: str, b: str) -> None:
+    """Zero times infinity is no zero; and nothing is said of zeros below."""
+    assert isinstance(ask(text(16, a, b), text(8, "%r10, %r11", "%r12"), PADDED), Different)
+
+
+def test_swapped_operands_are_merged_on_demand() -> None:
+    one = text(16, "%r10, %r14, %r11, %r14", "%r12, %r13")
+    other = text(16, "%r12, %r14, %r13, %r14", "%r10, %r11", COLUMNS)
+    assert isinstance(ask(one, other), Different)
+    answer = ask(one, other, SWAPPED)
+    assert isinstance(answer, Equal)
+    assert any("change places" in line for line in answer.assuming)
+    assert isinstance(ask(one, text(16, "%r12, %r14, %r13, %r14", "%r10, %r14", COLUMNS), SWAPPED), Different)
+
+
+def test_a_merge_is_stated_for_its_types_alone() -> None:
+    one, other = (
+        text(32, f"{a}, %r14, {b}, %r14", f"{c}, {d}", s, kind="e4m3")
+        for a, b, c, d, s in (("%r10", "%r11", "%r12", "%r13", ROWS), ("%r12", "%r13", "%r10", "%r11", COLUMNS))
+    )
+    assert isinstance(ask(one, other, SWAPPED, PADDED), Different)
+
+
+def test_answers_that_need_no_merge_rest_on_none() -> None:
+    one = text(8, "%r10, %r11", "%r12")
+    answer = ask(one, one.replace("%r43", "%r44"), PADDED, SWAPPED)
+    assert isinstance(answer, Equal)
+    assert not any("padding" in line or "places" in line for line in answer.assuming)
+
+
+def test_a_merge_that_is_not_there_is_said() -> None:
+    with pytest.raises(InvalidInputError, match="mma = wgmma"):
+        ask("", "", "mma = wgmma")
+    assert {row.name for row in load_merges()} == {SWAPPED, PADDED}
+
+
+def test_the_script_compares_the_forms_that_the_rows_speak_of() -> None:
+    """The models agree with both rows, so that the card is asked about the right forms."""
+    path = Path(__file__).resolve().parent.parent / "scripts" / "check_merges.py"
+    spec = importlib.util.spec_from_file_location("check_merges", path)
+    assert spec is not None
+    assert spec.loader is not None
+    script: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    step = modelled_steps("Hopper")
+    for merge in load_merges():
+        for types in merge.types:
+            for name in DRAWS:
+                one, other = script.forms(merge.name, types, step, *script.operands(types, name, 64))
+                np.testing.assert_array_equal(one, other)
