@@ -157,18 +157,30 @@ class _Run:
         return out
 
     def _named(self, name: str, child: list[Ids]) -> Bits:
-        if name == "tuple":
+        if name in ("tuple", "steps"):
             return np.zeros((len(child[0]), 1), np.uint64)
         if name.startswith("mma."):
             if self._matrix_step is None:
                 raise InvalidInputError(f"matrix_step must be given for {name} (got None)")
-            row, column = (self._words(c) for c in child[:2])
-            made = self._matrix_step(name, row, column, self._of(child[2]).ravel())
-            return made.reshape(len(child[0]), self._draws)
+            return self._chains(name, child[0], child[1], child[2], self._matrix_step)
         function = self._functions.get(name)
         if function is None:
             raise InvalidInputError(f"functions must have {name} (got {', '.join(sorted(self._functions))})")
         return function(*(self._of(c) for c in child if c.any()))
+
+    def _chains(self, name: str, rows: Ids, columns: Ids, start: Ids, matrix_step: MatrixStep) -> Bits:
+        """Chains of matrix steps, one step of all of them at a time; the shorter ones begin later."""
+        child = self._table.store.child
+        steps = []
+        while rows.any():
+            steps.append((child[rows, 1], child[columns, 1]))
+            rows, columns = child[rows, 0], child[columns, 0]
+        total = self._of(start)
+        for row, column in reversed(steps):
+            here = row != 0
+            words = self._words(row[here]), self._words(column[here])
+            total[here] = matrix_step(name, words[0], words[1], total[here].ravel()).reshape(-1, self._draws)
+        return total
 
     def _words(self, streams: Ids) -> npt.NDArray[np.uint32]:
         """Words of 4 bytes of rows or columns, ascending in k, shape (streams x draws, words)."""

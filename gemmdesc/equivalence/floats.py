@@ -8,6 +8,8 @@ off or shown not to have happened.
 
 from __future__ import annotations
 
+import numpy as np
+
 from gemmdesc.equivalence.machine import Machine
 from gemmdesc.equivalence.nodes import Ids
 from gemmdesc.equivalence.ptxas import (
@@ -120,15 +122,15 @@ def _convert_pair(m: Machine, i: Instruction, act: Mask | None) -> None:
     width, narrow = sizes.get(target, WIDTHS.get(target, 0)), sizes.get(each, WIDTHS.get(each, 0))
     if source.endswith("x2"):
         pair = m.nodes(i.operands[1], 2 * narrow)
-        halves = [m.table.extract(pair, k * narrow, narrow) for k in (0, 1)]
+        halves = list(m.table.pieces(pair, narrow, 2))
     else:
         if len(i.operands) != 3:
             raise RefusalError("instruction", f"{i.text} is not among the instructions read")
         halves = [m.nodes(i.operands[2], narrow), m.nodes(i.operands[1], narrow)]
     for half in halves:
         note_rectified(m, target, half)
-    made = [m.table.make(name, width, half) for half in halves]
-    m.write(i.operands[0], Value(ids=m.table.concat(made)), act)
+    made = m.table.make(name, width, np.concatenate(halves))
+    m.write(i.operands[0], Value(ids=m.table.concat(np.split(made, [len(halves[0])]))), act)
 
 
 def reduce_warp(m: Machine, i: Instruction, act: Mask | None) -> None:

@@ -22,7 +22,10 @@ _POISON = "a value that was never written, or came from an inactive lane, is sto
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One instruction's accesses: a parameter and byte offset per lane, ``width`` bytes each, at step ``time``."""
+    """One instruction's accesses: a parameter and byte offset each, ``width`` bytes, at step ``time``.
+
+    ``lane`` has as many elements, or a part of that, which then repeats.
+    """
 
     parameter: Ids
     offset: Ids
@@ -112,8 +115,9 @@ class GlobalMemory:
         return Stored(parameter=parameter[last], offset=offset[last], ids=ids[last])
 
     def _check_loads(self, parameter: Ids, offset: Ids, lane: Ids, time: Ids, first: npt.NDArray[np.bool_]) -> None:
-        stored = set(np.unique(parameter).tolist())
-        risky = [load for load in self._loads if not stored.isdisjoint(np.unique(load.parameter).tolist())]
+        stored = np.zeros(self._parameters, np.bool_)
+        stored[parameter] = True
+        risky = [load for load in self._loads if stored[load.parameter].any()]
         if not risky:
             return
         group = np.cumsum(first) - 1
@@ -133,9 +137,10 @@ class GlobalMemory:
     def _bytes(self, accesses: list[Access], contents: bool) -> tuple[Ids, Ids, Ids, Ids, Ids]:
         rows: list[tuple[Ids, Ids, Ids, Ids, Ids]] = []
         for a in accesses:
-            for i in range(a.width):
-                ids = self._table.extract(a.ids, i, 1) if contents else a.ids
-                rows.append((a.parameter, a.offset + i, ids, a.lane, np.full(len(a.lane), a.time, np.int64)))
+            pieces = self._table.pieces(a.ids, 1, a.width) if contents else [a.ids] * a.width
+            for i, ids in enumerate(pieces):
+                lane, time = np.resize(a.lane, len(ids)), np.full(len(ids), a.time, np.int64)
+                rows.append((a.parameter, a.offset + i, ids, lane, time))
         p, o, ids, lane, time = (np.concatenate([row[i] for row in rows]) for i in range(5))
         return p, o, ids, lane, time
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from gemmdesc.equivalence.fragments import Fragments
 from gemmdesc.equivalence.global_memory import GlobalMemory, pointer_address
 from gemmdesc.equivalence.launch import Dim3, Launch
+from gemmdesc.equivalence.launch_registers import SHARED_BASE, place_variables, special_registers
 from gemmdesc.equivalence.literals import literal_registers
 from gemmdesc.equivalence.nodes import Bits64, Ids
 from gemmdesc.equivalence.refusal import RefusalError
@@ -24,19 +26,16 @@ from gemmdesc.equivalence.syntax import (
     Negated,
     Operand,
     Register,
-    SharedVariable,
     Special,
     Symbol,
 )
 from gemmdesc.equivalence.table import Table
-from gemmdesc.equivalence.values import Mask, Value, as_integers, as_nodes, concrete, merged
+from gemmdesc.equivalence.values import Deferred, Mask, Value, as_integers, as_nodes, concrete, merged
 
 Handler = Callable[["Machine", Instruction, "Mask | None"], None]
 
 #: Instructions that the machine carries out itself.
 BRANCHES = ("bra", "ret", "exit")
-#: Where the shared window begins; only differences between its addresses can matter, since they are pointers.
-SHARED_BASE = 1024
 _MOST_STEPS = 2_000_000
 
 
@@ -58,6 +57,7 @@ class Machine:
         self.threads = block[0] * block[1] * block[2]
         self.lanes = self.threads * len(blocks)
         self.shared = SharedMemory(blocks=len(blocks), threads=self.threads, grain=grain, base=SHARED_BASE)
+        self.fragments = Fragments(table)
         self.every = np.arange(self.lanes, dtype=np.int64)
         self.first_lane = blocks.start * self.threads
         self.time = 0
@@ -67,9 +67,9 @@ class Machine:
         self.literals = literal_registers(entry)
         #: What is taken for granted of ptxas, as the answer will say it.
         self.assumed: dict[str, None] = {}
-        self._registers: dict[str, Value] = {}
-        self._special = _specials(block, launch.grid, blocks)
-        self._variables = _place(entry.shared)
+        self._registers: dict[str, Value | Deferred] = {}
+        self._special = special_registers(block, launch.grid, blocks)
+        self._variables = place_variables(entry.shared)
         self._fragments: dict[int, Mask | None] = {0: None}
         self._exited = False
 
@@ -181,7 +181,7 @@ class Machine:
         """What an operand of ``width`` bytes holds; the lower bytes of a wider register."""
         match operand:
             case Register(name=name, width=whole):
-                found = self._registers.get(name)
+                found = self._held(name)
                 if found is None:
                     return Value(bits=np.zeros(1, np.uint64), written=np.zeros(1, np.bool_))
                 if whole > width:
@@ -200,6 +200,28 @@ class Machine:
             case Negated(register=register):
                 return self._negated(register)
         raise RefusalError("instruction", f"the operand {operand} is not understood here")
+
+    def _held(self, name: str) -> Value | None:
+        found = self._registers.get(name)
+        if found is None or isinstance(found, Value):
+            return found
+        made = self._registers[name] = found.value()
+        return made
+
+    def deferred(self, operand: Operand) -> Deferred | None:
+        """What a register holds, where that is expressions not made yet."""
+        if not isinstance(operand, Register):
+            return None
+        found = self._registers.get(operand.name)
+        return None if isinstance(found, Value) else found
+
+    def defer(self, operand: Operand, held: Deferred) -> None:
+        """Set a register of 4 bytes in all lanes to expressions that may be made later."""
+        if operand is None:
+            return
+        if not isinstance(operand, Register):
+            raise RefusalError("instruction", f"{operand} is no register to write")
+        self._registers[operand.name] = held
 
     def _lower(self, value: Value, width: int) -> Value:
         if value.bits is not None:
@@ -239,7 +261,7 @@ class Machine:
         if not isinstance(operand, Register):
             raise RefusalError("instruction", f"{operand} is no register to write")
         if act is not None:
-            value = merged(self._registers.get(operand.name), value, act, operand.width, self.table)
+            value = merged(self._held(operand.name), value, act, operand.width, self.table)
         self._registers[operand.name] = value
 
     def parameter(self, name: str) -> Value:
@@ -270,29 +292,3 @@ def _without(act: Mask | None, taken: Mask | None, lanes: int) -> Mask | None:
     if taken is None:
         return np.zeros(lanes, np.bool_)
     return ~taken if act is None else act & ~taken
-
-
-def _place(variables: tuple[SharedVariable, ...]) -> dict[str, int]:
-    """Addresses of shared variables: fixed ones first, then those whose size the launch gives, all at one place."""
-    at, placed = SHARED_BASE, {}
-    for variable in sorted(variables, key=lambda v: v.size is None):
-        at = -(-at // variable.align) * variable.align
-        placed[variable.name] = at
-        at += variable.size or 0
-    return placed
-
-
-def _specials(block: Dim3, grid: Dim3, blocks: range) -> dict[str, Bits64]:
-    """Read-only registers that the launch fixes, one element or one a lane."""
-    threads = block[0] * block[1] * block[2]
-    thread = np.tile(np.arange(threads, dtype=np.uint64), len(blocks))
-    number = np.repeat(np.arange(blocks.start, blocks.stop, dtype=np.uint64), threads)
-    found: dict[str, Bits64] = {"%laneid": thread % np.uint64(32)}
-    for prefix, linear, extents in (("tid", thread, block), ("ctaid", number, grid)):
-        x, y = np.uint64(extents[0]), np.uint64(extents[1])
-        for axis, value in zip("xyz", (linear % x, linear // x % y, linear // (x * y)), strict=True):
-            found[f"%{prefix}.{axis}"] = value if len(blocks) > 1 or prefix == "tid" else value[:1]
-    for prefix, extents in (("ntid", block), ("nctaid", grid)):
-        for axis, extent in zip("xyz", extents, strict=True):
-            found[f"%{prefix}.{axis}"] = np.array([extent], np.uint64)
-    return found

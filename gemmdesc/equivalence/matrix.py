@@ -1,17 +1,18 @@
-"""mma.sync: an element of the product is a function of a row of A, a column of B and the accumulator before.
+"""mma.sync: an element of the product is a function of rows of A, columns of B and the accumulator before.
 
-Rows and columns are nodes shared by all elements that meet in them, so that a step costs one node per element.  The
-fragments are those of the PTX manual's m16n8 shapes, which all follow one rule: with p elements in a register, register
-r of lane (g, t) holds row g + 8 (r mod 2) of A from k = t p + 4 p (r div 2), and register r of B holds column g from
-k = t p + 4 p r.
+Rows and columns are nodes shared by all elements that meet in them, and so are the lists of them that a chain of steps
+takes in; an element costs one node, made when something other than the next step asks for it.  The fragments are those
+of the PTX manual's m16n8 shapes, which all follow one rule: with p elements in a register, register r of lane (g, t)
+holds row g + 8 (r mod 2) of A from k = t p + 4 p (r div 2), and register r of B holds column g from k = t p + 4 p r.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from gemmdesc.equivalence.fragments import Element, Product
 from gemmdesc.equivalence.machine import Machine
-from gemmdesc.equivalence.merges import PADDED, halved
+from gemmdesc.equivalence.merges import PADDED, SWAPPED, halved
 from gemmdesc.equivalence.nodes import Ids
 from gemmdesc.equivalence.ptxas import note_taken
 from gemmdesc.equivalence.refusal import RefusalError
@@ -46,7 +47,48 @@ def multiply(m: Machine, i: Instruction, act: Mask | None) -> None:
     left = _registers(m, i.operands[1], 2 * chunks)
     right = _registers(m, i.operands[2], chunks)
     rows = [[left[2 * chunk + half] for chunk in range(chunks)] for half in (0, 1)]
-    _accumulate(m, i, rows, right, packed=d == "f16")
+    count = 2 if d == "f16" else 4
+    for operand in (i.operands[0], i.operands[3]):
+        if not isinstance(operand, Vector) or len(operand.items) != count:
+            raise RefusalError("instruction", "a matrix step with another number of registers")
+    name = ".".join(("mma", i.parts[3], *i.parts[-4:]))
+    if a in ("e4m3", "e5m2"):
+        _note_emulated(m, i)
+    if d == "f16" or not _continue(m, i, name, rows, right):
+        _accumulate(m, i, name, rows, right, packed=d == "f16")
+
+
+def _continue(m: Machine, i: Instruction, name: str, rows: list[list[Ids]], columns: list[Ids]) -> bool:
+    """One step more of every warp's product; False where elements have to be looked at one by one."""
+    targets, items = i.operands[0], i.operands[3]
+    assert isinstance(targets, Vector)
+    assert isinstance(items, Vector)
+    lower, upper, right = (m.fragments.stream(registers) for registers in (*rows, columns))
+    if lower is None or upper is None or right is None or any(m.table.merges(x, name) for x in (SWAPPED, PADDED)):
+        return False
+    held = [m.deferred(item) for item in items.items]
+    first = held[0]
+    before: list[Ids | None]
+    if isinstance(first, Element) and first.product.name == name and all(
+        isinstance(x, Element) and x.product is first.product and x.index == k for k, x in enumerate(held)
+    ):
+        before, start = [*first.product.rows, first.product.columns], first.product.start
+    else:
+        before, start = [None, None, None], tuple(m.spread(m.nodes(item, 4)) for item in items.items)
+        if not all(m.table.begins_chain(name, ids) for ids in start):
+            return False
+    longer = [m.fragments.longer(*pair) for pair in zip(before, (lower, upper, right), strict=True)]
+    product = Product(m.table, name, (longer[0], longer[1]), longer[2], start)
+    for index, target in enumerate(targets.items):
+        m.defer(target, Element(product, index))
+    return True
+
+
+def _note_emulated(m: Machine, i: Instruction) -> None:
+    """Where ptxas has no such instruction it widens to float16, and adds the accumulator in a sum that it may fuse."""
+    assert isinstance(i.operands[3], Vector)
+    read = [m.read(item, 4).product for item in i.operands[3].items if m.deferred(item) is None]
+    note_taken(m, i, max(read, default=0))
 
 
 def _registers(m: Machine, operand: Operand, count: int) -> list[Ids]:
@@ -55,28 +97,20 @@ def _registers(m: Machine, operand: Operand, count: int) -> list[Ids]:
     return [m.spread(m.nodes(item, 4)) for item in operand.items]
 
 
-def _stream(m: Machine, registers: list[Ids]) -> Ids:
-    """Nodes of shape (warps, 8): what the four lanes of each group hold, ascending in k."""
-    parts = []
-    for ids in registers:
-        by_lane = ids.reshape(-1, 8, 4)
-        parts.append(m.table.make("tuple", 16, *(by_lane[:, :, t].ravel() for t in range(4))))
-    return parts[0] if len(parts) == 1 else m.table.make("tuple", 16 * len(parts), *parts)
-
-
 class _Step:
     """Products of rows and columns, given as registers, by what the table's merges make of them."""
 
     def __init__(self, m: Machine, name: str, rows: list[list[Ids]], columns: list[Ids], width: int) -> None:
         self._table, self._name, self._width = m.table, name, width
-        self._rows, self._columns = [_stream(m, r) for r in rows], _stream(m, columns)
+        self._rows, self._columns = [m.table.streams(r) for r in rows], m.table.streams(columns)
         self._short = ""
         if len(columns) == 2 and m.table.merges(PADDED, name):
             parts = name.split(".")
             self._short = ".".join((parts[0], halved(parts[1]), *parts[2:]))
             zero = m.table.constants(np.zeros(1, np.uint64), 4)
             nothing = m.table.make("tuple", 16, zero, zero, zero, zero)[0]
-            low, high = [[_stream(m, [r[k]]) for r in rows] for k in (0, 1)], [_stream(m, [c]) for c in columns]
+            low = [[m.table.streams([r[k]]) for r in rows] for k in (0, 1)]
+            high = [m.table.streams([c]) for c in columns]
             self._low_rows, self._low_columns = low[0], high[0]
             self._padded_rows, self._padded_columns = [x == nothing for x in low[1]], high[1] == nothing
 
@@ -92,19 +126,16 @@ class _Step:
         return np.where(padded, short, made)
 
 
-def _accumulate(m: Machine, i: Instruction, rows: list[list[Ids]], columns: list[Ids], *, packed: bool) -> None:
+def _accumulate(
+    m: Machine, i: Instruction, name: str, rows: list[list[Ids]], columns: list[Ids], *, packed: bool
+) -> None:
+    """One step of every element by itself."""
     lane = m.every % 32
     warp = m.every // 32
     group, thread = lane // 4, lane % 4
     targets, before = i.operands[0], i.operands[3]
-    count = 2 if packed else 4
-    if not isinstance(targets, Vector) or len(targets.items) != count:
-        raise RefusalError("instruction", "a matrix step with another number of registers")
-    sums = _registers(m, before, count)
-    if i.parts[-3] in ("e4m3", "e5m2") and isinstance(before, Vector):
-        # Where ptxas has no such instruction it widens to float16, and adds the accumulator in a sum that it may fuse.
-        note_taken(m, i, max(m.read(item, 4).product for item in before.items))
-    name = ".".join(("mma", i.parts[3], *i.parts[-4:]))
+    assert isinstance(targets, Vector)
+    sums = _registers(m, before, 2 if packed else 4)
     step = _Step(m, name, rows, columns, 2 if packed else 4)
     made = []
     for half in (0, 1):

@@ -28,6 +28,8 @@ def move(m: Machine, i: Instruction, act: Mask | None) -> None:
         for k, item in enumerate(target.items):
             piece = Value(ids=m.table.extract(ids, k * part, part), product=value.product)
             m.write(item, _settled(m, piece), act)
+    elif act is None and width == 4 and (held := m.deferred(source)) is not None:
+        m.defer(target, held)
     else:
         m.write(target, m.read(source, width), act)
 
@@ -35,8 +37,8 @@ def move(m: Machine, i: Instruction, act: Mask | None) -> None:
 def _settled(m: Machine, value: Value) -> Value:
     """Constants as integers again."""
     assert value.ids is not None
-    bits, kind = m.table.patterns(value.ids)
-    return Value(bits=bits) if (kind == 1).all() else value
+    bits = m.table.constant_patterns(value.ids)
+    return value if bits is None else Value(bits=bits)
 
 
 def convert_integers(m: Machine, i: Instruction, act: Mask | None) -> None:

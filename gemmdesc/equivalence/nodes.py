@@ -2,9 +2,11 @@
 
 A node is an operation on child nodes, a constant, or bytes of a parameter's memory; its *digest* (128 bits) is made
 from the operation's name, its integers and its children's digests, so that equal digests mean equal expressions, in
-one table or in two.  Node 0 is poison: whatever computes with it is poison; a value of which only some bytes are
-poison is *partial*, and poison to everything but moves of its good bytes.  Algebra is applied where a node is made;
-each identity is stated at its rule and tested.
+one table or in two.  Matrix steps that accumulate into one element are one node: on its rows of A, its columns of B,
+each a list of *steps* (the list before, the last row or column), and on what the first step adds to; so that elements
+share their rows and columns, and a step costs no node of its own.  Node 0 is poison: whatever computes with it is
+poison; a value of which only some bytes are poison is *partial*, and poison to everything but moves of its good bytes.
+Algebra is applied where a node is made; each identity is stated at its rule and tested.
 """
 
 from __future__ import annotations
@@ -15,20 +17,21 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-U64 = np.uint64
+from gemmdesc.equivalence.node_hash import U64, close, mix
+
 Ids = npt.NDArray[np.int64]
 Bits64 = npt.NDArray[np.uint64]
 
-POISON, CONSTANT, LEAF, CONCAT, EXTRACT, SCALAR, PARTIAL = range(7)
+POISON, CONSTANT, LEAF, CONCAT, EXTRACT, SCALAR, PARTIAL, STEPS = range(8)
 #: Names of the operations above; those made by instructions follow.
-BUILT_IN = ("poison", "constant", "load", "concat", "extract", "argument", "partial")
+BUILT_IN = ("poison", "constant", "load", "concat", "extract", "argument", "partial", "steps")
 
 #: What an operation's flags say: the first two children commute; a set function such as a maximum; an addition to
 #: nearest without flushing, whose neutral element is -0.0; a result that is never a NaN with a payload of its own;
 #: a fused multiply-add to nearest; an exact widening of at most 11 significant bits to float32; a result that is an
-#: operand, or leaves a NaN's payload to ptxas; a float32 sum, difference or product to nearest.
+#: operand, or leaves a NaN's payload to ptxas; a float32 sum, difference or product to nearest; a matrix step.
 COMMUTES, SET, ADDITION, ARITHMETIC, FUSED, WIDENED, MOVES, LOOSE = 1, 2, 4, 8, 16, 32, 64, 128
-SUM, DIFFERENCE, PRODUCT = 256, 512, 1024
+SUM, DIFFERENCE, PRODUCT, MATRIX = 256, 512, 1024, 2048
 
 
 class Store(NamedTuple):
@@ -49,52 +52,17 @@ class Store(NamedTuple):
     varies: npt.NDArray[np.bool_]  # whether memory or an argument enters a node
 
 
-@njit(inline="always")
-def _rotate(x: Any, n: Any) -> Any:
-    return (x << U64(n)) | (x >> U64(64 - n))
-
-
-@njit(inline="always")
-def _finish(x: Any) -> Any:
-    x ^= x >> U64(33)
-    x *= U64(0xFF51AFD7ED558CCD)
-    x ^= x >> U64(33)
-    x *= U64(0xC4CEB9FE1A85EC53)
-    return x ^ (x >> U64(33))
-
-
-@njit(inline="always")
-def _mix(high: Any, low: Any, a: Any, b: Any) -> Any:
-    """One block of MurmurHash3 (x64, 128 bits)."""
-    c1, c2 = U64(0x87C37B91114253D5), U64(0x4CF5AD432745937F)
-    high ^= _rotate(a * c1, 31) * c2
-    high = (_rotate(high, 27) + low) * U64(5) + U64(0x52DCE729)
-    low ^= _rotate(b * c2, 33) * c1
-    low = (_rotate(low, 31) + high) * U64(5) + U64(0x38495AB5)
-    return high, low
-
-
-@njit(inline="always")
-def _close(high: Any, low: Any) -> Any:
-    high += low
-    low += high
-    high, low = _finish(high), _finish(low)
-    high += low
-    low += high
-    return high, low
-
-
 @njit(nogil=True, cache=True)
 def _intern(s: Any, op: Any, width: Any, a: Any, b: Any, c: Any, d: Any, x: Any, y: Any, is_set: Any) -> Any:
     high, low = s.op_high[op] ^ U64(width), s.op_low[op]
     if is_set == 0:
-        high, low = _mix(high, low, s.high[a], s.low[a])
-        high, low = _mix(high, low, s.high[b], s.low[b])
+        high, low = mix(high, low, s.high[a], s.low[a])
+        high, low = mix(high, low, s.high[b], s.low[b])
         if c or d:
-            high, low = _mix(high, low, s.high[c], s.low[c])
-            high, low = _mix(high, low, s.high[d], s.low[d])
-    high, low = _mix(high, low, U64(x), U64(y))
-    high, low = _close(high, low)
+            high, low = mix(high, low, s.high[c], s.low[c])
+            high, low = mix(high, low, s.high[d], s.low[d])
+    high, low = mix(high, low, U64(x), U64(y))
+    high, low = close(high, low)
     mask = len(s.slots) - 1
     at = np.int64(low & U64(mask))
     while s.slots[at]:
@@ -135,7 +103,13 @@ def _member(s: Any, op: Any, node: Any) -> Any:
     """What ``node`` adds to the two sums that stand for a set function's arguments."""
     if s.op[node] == op:
         return U64(s.attribute[node, 0]), U64(s.attribute[node, 1])
-    return _close(s.high[node] ^ U64(0x9E3779B97F4A7C15), s.low[node])
+    return close(s.high[node] ^ U64(0x9E3779B97F4A7C15), s.low[node])
+
+
+@njit(nogil=True, cache=True)
+def attribute_one(s: Any, op: Any, width: Any, x: Any, y: Any) -> Any:
+    """The node that has two integers and no children."""
+    return _intern(s, op, width, 0, 0, 0, 0, x, y, 0)
 
 
 @njit(nogil=True, cache=True)
@@ -198,8 +172,37 @@ def _plain_one(s: Any, op: Any, width: Any, count: Any, a: Any, b: Any, c: Any, 
 
 
 @njit(nogil=True, cache=True)
+def longer_one(s: Any, steps: Any, stream: Any) -> Any:
+    """A list of rows or columns (0: none yet) and one more."""
+    return _intern(s, STEPS, 0, steps, stream, 0, 0, 0, 0, 0)
+
+
+@njit(nogil=True, cache=True)
+def chain_one(s: Any, op: Any, width: Any, rows: Any, columns: Any, start: Any) -> Any:
+    """Matrix steps over whole lists; ``start`` is no chain of ``op``, so that equal chains are one node."""
+    return _intern(s, op, width, rows, columns, start, 0, 0, 0, 0)
+
+
+@njit(nogil=True, cache=True)
+def _step_one(s: Any, op: Any, width: Any, row: Any, column: Any, before: Any) -> Any:
+    """One matrix step more; a chain of the same instruction becomes longer."""
+    if row == 0 or column == 0 or before == 0:
+        return 0
+    if s.op[row] == PARTIAL or s.op[column] == PARTIAL or s.op[before] == PARTIAL:
+        return 0
+    if s.op_flags[op] & COMMUTES and _less(s, column, row):
+        row, column = column, row
+    rows, columns = np.int64(0), np.int64(0)
+    if s.op[before] == op:
+        rows, columns, before = s.child[before, 0], s.child[before, 1], s.child[before, 2]
+    return chain_one(s, op, width, longer_one(s, rows, row), longer_one(s, columns, column), before)
+
+
+@njit(nogil=True, cache=True)
 def make_one(s: Any, op: Any, width: Any, count: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """The node of an operation on ``count`` children, simplified."""
+    if s.op_flags[op] & MATRIX:
+        return _step_one(s, op, width, a, b, c)
     if s.op_flags[op] & FUSED and s.op_flags[s.op[a]] & WIDENED and s.op_flags[s.op[b]] & WIDENED:
         # The product of two values of at most 11 significant bits is a float32 value: it is rounded once either way.
         product = _plain_one(s, s.twins[op, 0], width, 2, a, b, 0, 0)
@@ -247,38 +250,3 @@ def concat_one(s: Any, low: Any, high: Any) -> Any:
     if ops[0] == EXTRACT and ops[1] == EXTRACT and s.child[low, 0] == s.child[high, 0] and follows:
         return extract_one(s, s.child[low, 0], s.attribute[low, 0], 2 * width)
     return _intern(s, CONCAT, 2 * width, low, high, 0, 0, 0, 0, 0)
-
-
-@njit(nogil=True, cache=True)
-def make_many(s: Any, op: Any, width: Any, count: Any, a: Any, b: Any, c: Any, d: Any, out: Any) -> None:
-    """:func:`make_one` for each lane; arrays of one element are shared by all lanes."""
-    for i in range(len(out)):
-        out[i] = make_one(s, op, width, count, a[i % len(a)], b[i % len(b)], c[i % len(c)], d[i % len(d)])
-
-
-@njit(nogil=True, cache=True)
-def attribute_many(s: Any, op: Any, width: Any, x: Any, y: Any, out: Any) -> None:
-    """Nodes that have two integers and no children."""
-    for i in range(len(out)):
-        out[i] = _intern(s, op, width, 0, 0, 0, 0, x[i % len(x)], y[i % len(y)], 0)
-
-
-@njit(nogil=True, cache=True)
-def constant_many(s: Any, bits: Any, width: Any, out: Any) -> None:
-    """Constants with the given patterns."""
-    for i in range(len(out)):
-        out[i] = constant_one(s, np.int64(bits[i]), width)
-
-
-@njit(nogil=True, cache=True)
-def extract_many(s: Any, node: Any, offset: Any, width: Any, out: Any) -> None:
-    """:func:`extract_one` for each lane."""
-    for i in range(len(out)):
-        out[i] = extract_one(s, node[i], offset, width)
-
-
-@njit(nogil=True, cache=True)
-def concat_many(s: Any, low: Any, high: Any, out: Any) -> None:
-    """:func:`concat_one` for each lane."""
-    for i in range(len(out)):
-        out[i] = concat_one(s, low[i % len(low)], high[i % len(high)])

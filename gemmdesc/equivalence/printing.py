@@ -49,11 +49,13 @@ def format_tree(table: Table, node: int, most_lines: int = 400) -> str:
             continue
         here = table.node(at)
         text = _text(here)
+        if here.name.startswith("mma."):
+            text = f"{len(table.matrix_steps(at))} steps of {text}"
         if at in repeated and here.children:
             names[at] = f"t{len(names)}"
             text = f"{names[at]} = {text}"
         lines.append("  " * depth + text)
-        stack += [(child, depth + 1) for child in reversed(here.children)]
+        stack += [(child, depth + 1) for child in reversed(_operands(table, at))]
     return "\n".join(lines)
 
 
@@ -81,5 +83,13 @@ def _repeated(table: Table, node: int) -> set[int]:
             again.add(at)
             continue
         seen.add(at)
-        stack += table.node(at).children
+        stack += _operands(table, at)
     return again
+
+
+def _operands(table: Table, node: int) -> tuple[int, ...]:
+    """What stands below a node; of a chain of matrix steps what it starts from, then each step's row and column."""
+    here = table.node(node)
+    if not here.name.startswith("mma."):
+        return here.children
+    return here.children[2], *(stream for step in table.matrix_steps(node) for stream in step)

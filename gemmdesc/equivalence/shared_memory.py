@@ -17,6 +17,7 @@ from gemmdesc.equivalence.nodes import Ids
 from gemmdesc.equivalence.refusal import RefusalError
 
 Counts = npt.NDArray[np.int32]
+Addresses = npt.NDArray[np.uint64]
 
 #: Instead of a thread or a warp: more than one.
 MANY = -1
@@ -28,6 +29,7 @@ _PROBLEMS = (
     "a byte of shared memory is overwritten with no barrier after a read by another thread",
     "a byte of shared memory is read with no barrier after a write by another thread",
     "a byte of shared memory is used while an asynchronous copy writes it",
+    "an address lies outside of shared memory or is not aligned",
 )
 
 
@@ -46,23 +48,52 @@ class State(NamedTuple):
     pending: Counts
 
 
+class Place(NamedTuple):
+    """Block and warp of every lane, their barriers so far, and how an address becomes a cell."""
+
+    block: Ids
+    warp: Ids
+    block_epoch: Counts
+    warp_epoch: Counts
+    base: int
+    size: int
+    grain: int
+    cells: int
+
+
+@njit(inline="always")
+def _cell(p: Any, address: Any, lane: Any) -> Any:
+    """The cell at an address in the shared memory of a lane's block; -1 where there is none."""
+    offset = np.int64(address) - p.base
+    if offset < 0 or offset >= p.size or offset % p.grain != 0:
+        return -1
+    return offset // p.grain + p.block[lane] * p.cells
+
+
 @njit(inline="always")
 def _ordered(thread: Any, warp: Any, block_epoch: Any, warp_epoch: Any, me: Any, mine: Any, now: Any, turn: Any) -> Any:
     return block_epoch < now or (warp == mine and warp > 0 and warp_epoch < turn) or (thread == me and me > 0)
 
 
 @njit(nogil=True, cache=True)
-def write_cells(s: Any, cells: Any, ids: Any, thread: Any, warp: Any, now: Any, turn: Any, copy: Any) -> Any:
-    """Write ``ids`` in order; ``copy``: as the start of an asynchronous copy.  Returns an index of ``_PROBLEMS``."""
-    for i in range(len(cells)):
-        c, me, mine = cells[i], thread[i], warp[i]
+def write_cells(s: Any, p: Any, address: Any, ids: Any, lanes: Any, together: Any, copy: Any) -> Any:
+    """Write ``ids`` in order; ``copy``: as the start of an asynchronous copy.  Returns an index of ``_PROBLEMS``.
+
+    The lanes take turns: there are as many addresses as lanes, or several times as many.
+    """
+    for i in range(len(address)):
+        lane = lanes[i % len(lanes)]
+        c, me, mine = _cell(p, address[i], lane), MANY if together else lane + 1, p.warp[lane] + 1
+        now, turn = p.block_epoch[p.block[lane]], p.warp_epoch[p.warp[lane]]
+        if c < 0:
+            return 5
         if s.pending[c]:
             return 4
         written = s.writer[c] == 0 or _ordered(
-            s.writer[c], s.writer_warp[c], s.writer_block_epoch[c], s.writer_warp_epoch[c], me, mine, now[i], turn[i]
+            s.writer[c], s.writer_warp[c], s.writer_block_epoch[c], s.writer_warp_epoch[c], me, mine, now, turn
         )
         read = s.reader[c] == 0 or _ordered(
-            s.reader[c], s.reader_warp[c], s.reader_block_epoch[c], s.reader_warp_epoch[c], me, mine, now[i], turn[i]
+            s.reader[c], s.reader_warp[c], s.reader_block_epoch[c], s.reader_warp_epoch[c], me, mine, now, turn
         )
         if copy:
             if not written:
@@ -73,49 +104,55 @@ def write_cells(s: Any, cells: Any, ids: Any, thread: Any, warp: Any, now: Any, 
         elif written and read:
             s.content[c] = ids[i]
             s.writer[c], s.writer_warp[c] = me, mine
-            s.writer_block_epoch[c], s.writer_warp_epoch[c] = now[i], turn[i]
+            s.writer_block_epoch[c], s.writer_warp_epoch[c] = now, turn
             s.reader[c] = 0
         elif s.content[c] == ids[i] and ids[i] != 0:
             s.writer[c] = MANY
             s.writer_warp[c] = mine if s.writer_warp[c] == mine else MANY
-            s.writer_block_epoch[c] = max(now[i], s.writer_block_epoch[c])
-            s.writer_warp_epoch[c] = max(turn[i], s.writer_warp_epoch[c])
+            s.writer_block_epoch[c] = max(now, s.writer_block_epoch[c])
+            s.writer_warp_epoch[c] = max(turn, s.writer_warp_epoch[c])
         else:
             return 1 if not written else 2
     return 0
 
 
 @njit(nogil=True, cache=True)
-def finish_cells(s: Any, cells: Any, ids: Any, thread: Any, warp: Any, now: Any, turn: Any) -> None:
+def finish_cells(s: Any, p: Any, address: Any, ids: Any, lanes: Any) -> None:
     """Land asynchronous copies: written by their threads, now."""
-    for i in range(len(cells)):
-        c = cells[i]
+    for i in range(len(address)):
+        lane = lanes[i % len(lanes)]
+        c = _cell(p, address[i], lane)
         s.pending[c] = 0
         s.content[c] = ids[i]
-        s.writer[c], s.writer_warp[c] = thread[i], warp[i]
-        s.writer_block_epoch[c], s.writer_warp_epoch[c] = now[i], turn[i]
+        s.writer[c], s.writer_warp[c] = lane + 1, p.warp[lane] + 1
+        s.writer_block_epoch[c] = p.block_epoch[p.block[lane]]
+        s.writer_warp_epoch[c] = p.warp_epoch[p.warp[lane]]
         s.reader[c] = 0
 
 
 @njit(nogil=True, cache=True)
-def read_cells(s: Any, cells: Any, thread: Any, warp: Any, now: Any, turn: Any, out: Any) -> Any:
+def read_cells(s: Any, p: Any, address: Any, lanes: Any, together: Any, out: Any) -> Any:
     """Contents into ``out`` (0 where nothing was written).  Returns an index of ``_PROBLEMS``."""
-    for i in range(len(cells)):
-        c, me, mine = cells[i], thread[i], warp[i]
+    for i in range(len(address)):
+        lane = lanes[i % len(lanes)]
+        c, me, mine = _cell(p, address[i], lane), MANY if together else lane + 1, p.warp[lane] + 1
+        now, turn = p.block_epoch[p.block[lane]], p.warp_epoch[p.warp[lane]]
+        if c < 0:
+            return 5
         if s.pending[c]:
             return 4
         if s.writer[c] != 0 and not _ordered(
-            s.writer[c], s.writer_warp[c], s.writer_block_epoch[c], s.writer_warp_epoch[c], me, mine, now[i], turn[i]
+            s.writer[c], s.writer_warp[c], s.writer_block_epoch[c], s.writer_warp_epoch[c], me, mine, now, turn
         ):
             return 3
         out[i] = s.content[c]
-        if s.reader[c] == 0 or s.reader_block_epoch[c] < now[i]:
+        if s.reader[c] == 0 or s.reader_block_epoch[c] < now:
             s.reader[c], s.reader_warp[c] = me, mine
-            s.reader_block_epoch[c], s.reader_warp_epoch[c] = now[i], turn[i]
+            s.reader_block_epoch[c], s.reader_warp_epoch[c] = now, turn
         else:
             s.reader[c] = me if s.reader[c] == me else MANY
             s.reader_warp[c] = mine if s.reader_warp[c] == mine else MANY
-            s.reader_warp_epoch[c] = max(turn[i], s.reader_warp_epoch[c])
+            s.reader_warp_epoch[c] = max(turn, s.reader_warp_epoch[c])
     return 0
 
 
@@ -124,45 +161,48 @@ class SharedMemory:
 
     def __init__(self, *, blocks: int, threads: int, grain: int, base: int, size: int = LARGEST) -> None:
         self.grain = grain
-        self._base, self._size = base, size
-        self._cells = size // grain
-        self._threads = threads
-        total = blocks * self._cells
+        total = blocks * (size // grain)
         self._state = State(np.zeros(total, np.int64), *(np.zeros(total, np.int32) for _ in range(9)))
         lanes = np.arange(blocks * threads)
-        self._block = lanes // threads
-        warps = -(-threads // 32)
-        self._warp = (self._block * warps + lanes % threads // 32).astype(np.int64)
-        self._block_epoch = np.ones(blocks, np.int32)
-        self._warp_epoch = np.ones(blocks * warps, np.int32)
-        self._open: list[tuple[Ids, Ids, Ids]] = []
-        self._groups: list[list[tuple[Ids, Ids, Ids]]] = []
+        block, warps = lanes // threads, -(-threads // 32)
+        self._place = Place(
+            block=block,
+            warp=(block * warps + lanes % threads // 32).astype(np.int64),
+            block_epoch=np.ones(blocks, np.int32),
+            warp_epoch=np.ones(blocks * warps, np.int32),
+            base=base,
+            size=size,
+            grain=grain,
+            cells=size // grain,
+        )
+        self._open: list[tuple[Addresses, Ids, Ids]] = []
+        self._groups: list[list[tuple[Addresses, Ids, Ids]]] = []
 
     def sync_blocks(self, lanes: Ids) -> None:
         """A barrier of every block that one of ``lanes`` is in."""
-        self._block_epoch[np.unique(self._block[lanes])] += 1
+        self._place.block_epoch[np.unique(self._place.block[lanes])] += 1
 
     def sync_warps(self, lanes: Ids) -> None:
         """A barrier of every warp that one of ``lanes`` is in."""
-        self._warp_epoch[np.unique(self._warp[lanes])] += 1
+        self._place.warp_epoch[np.unique(self._place.warp[lanes])] += 1
 
-    def store(self, address: npt.NDArray[np.uint64], ids: Ids, lanes: Ids, *, together: bool = False) -> None:
-        """Cells at ``address`` (one a lane) become ``ids``; ``together``: by their warp, no thread of it alone."""
-        cells = self._cells_at(address, lanes)
-        self._check(write_cells(self._state, cells, ids, *self._who(lanes, together), False))
+    def store(self, address: Addresses, ids: Ids, lanes: Ids, *, together: bool = False) -> None:
+        """Cells at ``address`` become ``ids``; ``together``: by their warp, no thread of it alone.
 
-    def load(self, address: npt.NDArray[np.uint64], lanes: Ids, *, together: bool = False) -> Ids:
-        """The cells at ``address``, one a lane; 0 where nothing was written."""
-        out = np.empty(len(lanes), np.int64)
-        cells = self._cells_at(address, lanes)
-        self._check(read_cells(self._state, cells, *self._who(lanes, together), out))
+        ``address`` (n,), ``lanes`` (n,) or a part of that, which then repeats.
+        """
+        self._check(write_cells(self._state, self._place, address, ids, lanes, together, False))
+
+    def load(self, address: Addresses, lanes: Ids, *, together: bool = False) -> Ids:
+        """The cells at ``address``; 0 where nothing was written; shapes as for :meth:`store`."""
+        out = np.empty(len(address), np.int64)
+        self._check(read_cells(self._state, self._place, address, lanes, together, out))
         return out
 
-    def start_copy(self, address: npt.NDArray[np.uint64], ids: Ids, lanes: Ids) -> None:
-        """An asynchronous copy of ``ids`` into cells begins."""
-        cells = self._cells_at(address, lanes)
-        self._check(write_cells(self._state, cells, ids, *self._who(lanes, False), True))
-        self._open.append((cells, ids, lanes))
+    def start_copy(self, address: Addresses, ids: Ids, lanes: Ids) -> None:
+        """An asynchronous copy of ``ids`` into cells begins; shapes as for :meth:`store`."""
+        self._check(write_cells(self._state, self._place, address, ids, lanes, False, True))
+        self._open.append((address, ids, lanes))
 
     def commit_group(self) -> None:
         """Copies begun since the last group form one."""
@@ -173,26 +213,10 @@ class SharedMemory:
         """All groups but the last ``most`` land."""
         done = len(self._groups) - most
         for group in self._groups[: max(done, 0)]:
-            for cells, ids, lanes in group:
-                finish_cells(self._state, cells, ids, *self._who(lanes, False))
+            for address, ids, lanes in group:
+                finish_cells(self._state, self._place, address, ids, lanes)
         if done > 0:
             self._groups = self._groups[done:]
-
-    def _cells_at(self, address: npt.NDArray[np.uint64], lanes: Ids) -> Ids:
-        offset = address.astype(np.int64) - self._base
-        if len(offset) and (offset.min() < 0 or offset.max() >= self._size or (offset % self.grain).any()):
-            raise RefusalError("shared_memory", "an address lies outside of shared memory or is not aligned")
-        return offset // self.grain + self._block[lanes] * self._cells
-
-    def _who(self, lanes: Ids, together: bool) -> tuple[Counts, Counts, Counts, Counts]:
-        warp = self._warp[lanes]
-        thread = np.full(len(lanes), MANY, np.int32) if together else (lanes + 1).astype(np.int32)
-        return (
-            thread,
-            (warp + 1).astype(np.int32),
-            self._block_epoch[self._block[lanes]],
-            self._warp_epoch[warp],
-        )
 
     @staticmethod
     def _check(problem: int) -> None:

@@ -170,7 +170,7 @@ class _Reader:
         raise _StrangeError(f"{here.name} is no addition")
 
     def _step(self, node: int) -> tuple[tuple[int, ...], tuple[str, bool], int] | None:
-        """The k, the kind and the accumulator of a step."""
+        """The k, the kind and the accumulator of a step, or of a chain of matrix steps."""
         here = self._table.node(node)
         if here.name == "fma.rn.f32":
             x, y, rest = here.children
@@ -184,11 +184,13 @@ class _Reader:
                     if key is not None:
                         return (key,), ("", False), rest
         if here.name.startswith("mma."):
-            row, column, *rest_of = here.children
-            keys = matrix_k(self._table, row, self._a), matrix_k(self._table, column, self._b)
-            if keys[0] is None or keys[0] != keys[1]:
-                raise _StrangeError("a matrix step takes in other elements")
-            return keys[0], (here.name, True), rest_of[0]
+            found: list[int] = []
+            for row, column in self._table.matrix_steps(node):
+                keys = matrix_k(self._table, row, self._a), matrix_k(self._table, column, self._b)
+                if keys[0] is None or keys[0] != keys[1]:
+                    raise _StrangeError("a matrix step takes in other elements")
+                found += keys[0]
+            return tuple(found), (here.name, True), here.children[2]
         return None
 
     def _product(self, x: int, y: int) -> int | None:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gemmdesc.equivalence import node_bytes, nodes
+from gemmdesc.equivalence import node_bytes, node_lanes, nodes
 from gemmdesc.equivalence.merges import SWAPPED, Merge
 from gemmdesc.equivalence.nodes import Bits64, Ids, Store
+from gemmdesc.equivalence.operations import flags_of
 from gemmdesc.equivalence.refusal import RefusalError
 
-#: Sums and products of these types round to nearest when no rounding is written, and lanes of packed types are alike.
-_FLOAT = ("f32", "f16", "bf16")
 _MOST_NODES = 60_000_000
 
 
@@ -28,44 +27,6 @@ class Node:
     children: tuple[int, ...]
     attributes: tuple[int, int]
     digest: str
-
-
-def flags_of(name: str) -> int:
-    """What is known of an instruction by its opcode, without a written rounding to nearest where that is the default.
-
-    Only opcodes listed here have algebra; every other one is a function of its operands, in their order.
-    """
-    stem, _, kind = name.partition(".")
-    if kind in _FLOAT:
-        # Only among 4 bytes does an operand's width tell its type, which the neutral element needs.  Of float64, no
-        # document says that a sum of two NaN does not depend on their order.
-        if stem == "add":
-            return nodes.COMMUTES | nodes.ARITHMETIC | (nodes.ADDITION | nodes.SUM if kind == "f32" else 0)
-        if stem == "mul":
-            return nodes.COMMUTES | nodes.ARITHMETIC | (nodes.PRODUCT if kind == "f32" else 0)
-        if stem == "sub":
-            return nodes.ARITHMETIC | (nodes.DIFFERENCE if kind == "f32" else 0)
-    if name == "fma.rn.f32":
-        return nodes.COMMUTES | nodes.ARITHMETIC | nodes.FUSED
-    if stem == "fma" and kind in ("rn.f16", "rn.bf16"):
-        return nodes.COMMUTES | nodes.ARITHMETIC
-    if stem in ("max", "min") and kind in ("f32", "f16", "bf16", "NaN.f32", "NaN.f16", "NaN.bf16"):
-        return nodes.SET
-    if name in ("redux.sync.max.f32", "redux.sync.min.f32", "redux.sync.max.NaN.f32", "redux.sync.min.NaN.f32"):
-        return nodes.SET
-    if stem in ("and", "or", "xor") and kind in ("b16", "b32", "b64", "pred"):
-        return nodes.COMMUTES | nodes.MOVES
-    if name == "cvt.f32.f16":
-        return nodes.WIDENED
-    if (stem in ("neg", "abs") and kind in (*_FLOAT, "f64")) or name in ("cvt.f32.bf16", "cvt.f32.f32"):
-        # ptxas drops a second sign change, hands the first to a selection, and shifts a bfloat16 up.
-        return nodes.LOOSE | nodes.MOVES
-    if stem == "selp":
-        # ptxas makes a selection by a comparison a maximum where only a NaN's payload tells them apart.
-        return nodes.LOOSE | nodes.MOVES
-    if stem in ("or", "and", "xor", "shl", "shr"):
-        return nodes.MOVES
-    return 0
 
 
 class Table:
@@ -131,52 +92,81 @@ class Table:
             digest=f"{int(s.high[node]):016x}{int(s.low[node]):016x}",
         )
 
+    def matrix_steps(self, node: int) -> list[tuple[int, int]]:
+        """Row and column of each step of a chain of matrix steps, the first one first."""
+        s = self._store
+        rows, columns = int(s.child[node, 0]), int(s.child[node, 1])
+        found = []
+        while rows:
+            found.append((int(s.child[rows, 1]), int(s.child[columns, 1])))
+            rows, columns = int(s.child[rows, 0]), int(s.child[columns, 0])
+        return found[::-1]
+
     def make(self, name: str, width: int, *children: Ids) -> Ids:
         """Nodes of ``name`` on one to four arrays of children (one length, or length 1)."""
         lanes = max(len(c) for c in children)
-        store = self._room(4 * lanes)
         code = self.code(name)
-        store = self._store
+        store = self._room(4 * lanes)
         out = np.empty(lanes, np.int64)
         padded = (*children, *(_NONE,) * (4 - len(children)))
-        nodes.make_many(store, code, width, len(children), *padded, out)
+        node_lanes.make_many(store, code, width, len(children), *padded, out)
         return out
 
     def constants(self, bits: Bits64, width: int) -> Ids:
         """Constants of ``width`` bytes with the given patterns."""
         out = np.empty(len(bits), np.int64)
-        nodes.constant_many(self._room(len(bits)), bits, width, out)
+        node_lanes.constant_many(self._room(len(bits)), bits, width, out)
         return out
 
     def leaves(self, parameter: Ids, offset: Ids, width: int) -> Ids:
         """``width`` bytes of the memory behind a parameter, as it was before the launch."""
         out = np.empty(max(len(parameter), len(offset)), np.int64)
-        nodes.attribute_many(self._room(len(out)), nodes.LEAF, width, parameter, offset, out)
+        node_lanes.attribute_many(self._room(len(out)), nodes.LEAF, width, parameter, offset, out)
         return out
 
     def argument(self, parameter: int, width: int) -> Ids:
         """A parameter that is itself data."""
         out = np.empty(1, np.int64)
         at = np.array([parameter], np.int64)
-        nodes.attribute_many(self._room(1), nodes.SCALAR, width, at, np.zeros(1, np.int64), out)
+        node_lanes.attribute_many(self._room(1), nodes.SCALAR, width, at, np.zeros(1, np.int64), out)
         return out
 
     def extract(self, node: Ids, offset: int, width: int) -> Ids:
         """Bytes ``offset`` to ``offset + width`` of each node."""
         out = np.empty(len(node), np.int64)
-        nodes.extract_many(self._room(8 * len(out)), node, offset, width, out)
+        node_lanes.extract_many(self._room(8 * len(out)), node, offset, width, out)
+        return out
+
+    def pieces(self, node: Ids, width: int, count: int) -> Ids:
+        """The first ``count`` pieces of ``width`` bytes of each node, shape (count, nodes)."""
+        out = np.empty((count, len(node)), np.int64)
+        node_lanes.pieces_many(self._room(8 * out.size), node, width, out)
         return out
 
     def concat(self, pieces: Sequence[Ids]) -> Ids:
         """Pieces of one width as one value, the first in the lowest bytes; a power of two of them."""
-        level = list(pieces)
+        if len(pieces) == 1:
+            return pieces[0]
+        lanes = max(map(len, pieces))
+        level = np.stack([p if len(p) == lanes else np.full(lanes, p[0]) for p in pieces])
         while len(level) > 1:
-            level = [self._two(level[i], level[i + 1]) for i in range(0, len(level), 2)]
-        return level[0]
+            level = self._two(level[0::2].ravel(), level[1::2].ravel()).reshape(-1, lanes)
+        return level.ravel()
+
+    def streams(self, registers: Sequence[Ids]) -> Ids:
+        """Rows or columns of a matrix step, shape (lanes / 4,): what four neighbouring lanes hold; 0: some is poison.
+
+        Register by register, in tuples of four words, and one tuple of them where there are several.
+        """
+        words = np.stack(registers)
+        out = np.empty(words.shape[1] // 4, np.int64)
+        code = self.code("tuple")
+        node_lanes.streams_many(self._room(5 * words.size), code, words, out)
+        return out
 
     def _two(self, low: Ids, high: Ids) -> Ids:
         out = np.empty(max(len(low), len(high)), np.int64)
-        nodes.concat_many(self._room(2 * len(out)), low, high, out)
+        node_lanes.concat_many(self._room(2 * len(out)), low, high, out)
         return out
 
     def bitwise(self, name: str, mode: int, width: int, a: Ids, b: Ids) -> Ids:
@@ -186,12 +176,38 @@ class Table:
         node_bytes.bytes_many(self._room(40 * len(out)), code, a, b, width, mode, out)
         return out
 
+    def longer(self, steps: Ids | None, streams: Ids) -> Ids:
+        """Lists of rows or columns of matrix steps, each with one more; ``streams``: none of them poison."""
+        out = np.empty(len(streams), np.int64)
+        node_lanes.longer_many(self._room(len(out)), _NONE if steps is None else steps, streams, out)
+        return out
+
+    def chains(self, name: str, width: int, rows: Ids, columns: Ids, start: Ids) -> Ids:
+        """Matrix steps over lists of rows and columns; ``start``: no chain of ``name``, and not poison."""
+        out = np.empty(len(start), np.int64)
+        code = self.code(name)
+        node_lanes.chain_many(self._room(len(out)), code, width, rows, columns, start, out)
+        return out
+
+    def begins_chain(self, name: str, start: Ids) -> bool:
+        """Whether :meth:`chains` takes every one of ``start``."""
+        op = self._store.op[start]
+        return not bool(((start == 0) | (op == nodes.PARTIAL) | (op == self.code(name))).any())
+
     def patterns(self, node: Ids) -> tuple[Bits64, Ids]:
         """Patterns of constants, and for each lane 0 (poison), 1 (a constant) or 2 (data)."""
         s = self._store
         op = s.op[node]
         kind = np.where(node == 0, 0, np.where(op == nodes.CONSTANT, 1, 2)).astype(np.int64)
         return s.attribute[node, 0].view(np.uint64).copy(), kind
+
+    def constant_patterns(self, node: Ids) -> Bits64 | None:
+        """Patterns of nodes that are all constants; None where one is not."""
+        s = self._store
+        if s.op[node[0]] != nodes.CONSTANT or not (s.op[node] == nodes.CONSTANT).all():
+            return None
+        found: Bits64 = s.attribute[node, 0].view(np.uint64)
+        return found
 
     def varies(self, node: Ids) -> npt.NDArray[np.bool_]:
         """Whether memory or an argument enters each node."""
@@ -215,24 +231,34 @@ class Table:
 
 
 _NONE = np.zeros(1, np.int64)
+_HOT = np.dtype(
+    {
+        "names": ["high", "low", "op", "width", "varies"],
+        "formats": [np.uint64, np.uint64, np.int32, np.int32, np.bool_],
+        "itemsize": 32,
+    }
+)
+_COLD = np.dtype([("child", np.int64, 4), ("attribute", np.int64, 2)])
 
 
 def _allocate(size: int, operations: int) -> Store:
     slots = 1 << (2 * size - 1).bit_length()
+    # What an expression above reads of a node lies in one cache line.
+    hot, cold = np.zeros(size, _HOT), np.zeros(size, _COLD)
     return Store(
-        op=np.zeros(size, np.int32),
-        width=np.zeros(size, np.int32),
-        child=np.zeros((size, 4), np.int64),
-        attribute=np.zeros((size, 2), np.int64),
-        high=np.zeros(size, np.uint64),
-        low=np.zeros(size, np.uint64),
+        op=hot["op"],
+        width=hot["width"],
+        child=cold["child"],
+        attribute=cold["attribute"],
+        high=hot["high"],
+        low=hot["low"],
         slots=np.zeros(slots, np.int64),
         used=np.zeros(1, np.int64),
         op_high=np.zeros(operations, np.uint64),
         op_low=np.zeros(operations, np.uint64),
         op_flags=np.zeros(operations, np.int32),
         twins=np.zeros((operations, 2), np.int32),
-        varies=np.zeros(size, np.bool_),
+        varies=hot["varies"],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,13 @@ class Value:
     written: Mask | None = None
     pointer: bool = False
     product: int = NO_PRODUCT
+
+
+class Deferred(Protocol):
+    """Expressions that a register holds and nobody has asked for yet; not made by a product that ptxas may fuse."""
+
+    def value(self) -> Value:
+        """The expressions, one a lane."""
 
 
 def concrete(bits: Bits64, width: int, written: Mask | None = None, pointer: bool = False) -> Value:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemmdesc.equivalence import accesses, floats, integers, levels, matrix, moves, nodes
+from gemmdesc.equivalence import accesses, copies, floats, integers, levels, matrix, matrix_accesses, moves, nodes
 from gemmdesc.equivalence.contraction import counts_agree
 from gemmdesc.equivalence.global_memory import GlobalMemory, Stored
 from gemmdesc.equivalence.launch import Dim3, Launch
@@ -60,9 +60,9 @@ HANDLERS: dict[str, Handler] = {
     "createpolicy": moves.policy,
     "ld": accesses.load,
     "st": accesses.store,
-    "cp": accesses.asynchronous,
-    "ldmatrix": accesses.matrix_load,
-    "stmatrix": accesses.matrix_store,
+    "cp": copies.asynchronous,
+    "ldmatrix": matrix_accesses.matrix_load,
+    "stmatrix": matrix_accesses.matrix_store,
     "mma": matrix.multiply,
 }
 
