@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gemmdesc.equivalence import Answer, Different, Equal, Kernel, equivalent
+from gemmdesc.equivalence import Answer, Different, Equal, Kernel, equivalent, same_as
 from gemmdesc.equivalence.draws import DRAWS
 from gemmdesc.equivalence.matrix_steps import modelled_steps
 from gemmdesc.equivalence.merges import PADDED, SWAPPED, load_merges
@@ -109,3 +110,39 @@ def test_the_script_compares_the_forms_that_the_rows_speak_of() -> None:
             for name in DRAWS:
                 one, other = script.forms(merge.name, types, step, *script.operands(types, name, 64))
                 np.testing.assert_array_equal(one, other)
+
+
+def test_pruning_takes_merges_and_says_what_it_kept_by_them() -> None:
+    texts = {
+        "padded": text(16, "%r10, %r11, %r20, %r20", "%r12, %r20"),
+        "short": text(8, "%r10, %r11", "%r12"),
+        "other": text(8, "%r13, %r11", "%r12"),
+        "padded again": text(16, "%r10, %r11, %r20, %r20", "%r12, %r20"),
+    }
+    configs = [type("Named", (str,), {"all_kwargs": lambda _: {}})(name) for name in texts]
+    compiled: list[str] = []
+
+    def compile_(config: str, *_: Any) -> Any:
+        compiled.append(config)
+        return SimpleNamespace(
+            asm={"ptx": texts[config]}, metadata=SimpleNamespace(), src=SimpleNamespace(signature={"x": "*fp32"})
+        )
+
+    def kept(merges: tuple[str, ...], reference: str | None = None) -> tuple[list[str], tuple[str, ...]]:
+        given = None if reference is None else Kernel(name="reference", ptx=texts[reference])
+        prune = same_as(given, compile_=compile_, merges=merges)
+        found = prune(configs, {}, grid=(1,))
+        assert prune.last is not None
+        assert sorted(map(len, prune.last.partition.classes)) == [1, 1, 2]
+        return list(map(str, found)), prune.last.assuming
+
+    assert kept(()) == (["padded", "padded again"], ())
+    assert kept((SWAPPED,)) == (["padded", "padded again"], ())
+    by_merge, assuming = kept((PADDED,))
+    assert by_merge == ["padded", "short", "padded again"]
+    assert "zero padding" in assuming[0]
+    assert kept((PADDED,), "short")[0] == by_merge
+    assert kept((PADDED,), "other") == (["other"], ())
+    assert compiled == 5 * list(texts)
+    with pytest.raises(InvalidInputError, match="merges must be of"):
+        kept(("something else",))

@@ -14,12 +14,13 @@ Each configuration is compiled through the kernel's own caches, where the tuner 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gemmdesc.equivalence.answers import Kernel, Partition, Refused, read, signature, text_digest
 from gemmdesc.equivalence.launch import Launch
+from gemmdesc.equivalence.merges import Merge, load_merges
 from gemmdesc.errors import Declined, DeclinedError, InvalidInputError
 
 
@@ -37,17 +38,21 @@ Compile = Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Compiled]
 
 @dataclass(frozen=True, kw_only=True)
 class Pruning:
-    """One pruning: the classes by configuration, and which class was kept."""
+    """One pruning: the classes by configuration, which configurations were kept, and what that rests on.
+
+    ``partition`` is without merges; ``assuming``: the merges named, if a configuration was kept by them alone.
+    """
 
     partition: Partition
     kept: tuple[str, ...]
+    assuming: tuple[str, ...] = ()
 
 
 class SameBits:
     """An ``early_config_prune`` function; ``last`` is what the latest call found."""
 
-    def __init__(self, reference: Kernel | None, compile_: Compile) -> None:
-        self._reference, self._compile = reference, compile_
+    def __init__(self, reference: Kernel | None, compile_: Compile, merges: Collection[Merge] = ()) -> None:
+        self._reference, self._compile, self._merges = reference, compile_, merges
         self.last: Pruning | None = None
 
     def __call__(self, configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any) -> list[Any]:
@@ -56,38 +61,65 @@ class SameBits:
         Raises:
             DeclinedError: the reference cannot be read, or no configuration has its bits.
         """
+        marks = _Marks(())
+        kernels = [kernel_of(c, self._compile(c, named_args, kwargs), named_args, kwargs) for c in configs]
+        found = [marks.of(kernel) for kernel in kernels]
         classes: dict[str, list[str]] = {}
-        refused: list[Refused] = []
-        marks: list[str] = []
-        for config in configs:
-            mark = self._mark(kernel_of(config, self._compile(config, named_args, kwargs), named_args, kwargs), refused)
-            marks.append(mark)
+        for kernel, mark in zip(kernels, found, strict=True):
             if not mark.startswith(_UNREAD):
-                classes.setdefault(mark, []).append(str(config))
-        wanted = marks[0] if self._reference is None else self._mark(self._reference, [])
-        kept = [config for config, mark in zip(configs, marks, strict=True) if mark == wanted]
-        found = Partition(classes=tuple(map(tuple, classes.values())), refused=tuple(refused))
-        self.last = Pruning(partition=found, kept=tuple(map(str, kept)))
+                classes.setdefault(mark, []).append(kernel.name)
+        refused = tuple(marks.refused)
+        reference = kernels[0] if self._reference is None else self._reference
+        wanted = marks.of(reference)
+        merged = self._merged(reference, wanted, kernels, found)
+        kept = [c for c, mark in zip(configs, found, strict=True) if mark == wanted or mark in merged]
+        partition = Partition(classes=tuple(map(tuple, classes.values())), refused=refused)
+        assuming = tuple(map(str, self._merges)) if merged else ()
+        self.last = Pruning(partition=partition, kept=tuple(map(str, kept)), assuming=assuming)
         if not kept or wanted.startswith(_VARYING):
             varies = wanted.startswith(_VARYING)
             reason = "the reference's bytes may vary" if varies else "none has the reference's bits"
             raise DeclinedError(Declined(code="kernel", reason=f"of {len(configs)} configurations, {reason}"))
         return kept
 
-    def _mark(self, kernel: Kernel, refused: list[Refused]) -> str:
-        """Equal marks mean equal bits: a signature, or for a kernel that cannot be read its text and launch."""
-        found = read(kernel)
-        if isinstance(found, Refused) and found.code == "contraction" and kernel.sass is None:
-            found = read(_with_sass(kernel))
-        if not isinstance(found, Refused):
-            return signature(found)
-        refused.append(found)
-        if found.code == "nondeterministic":
-            return f"{_VARYING} {kernel.name}"
-        return f"{_UNREAD} {text_digest(kernel.ptx)} {kernel.launch}"
+    def _merged(self, reference: Kernel, wanted: str, kernels: list[LazyKernel], marks: list[str]) -> set[str]:
+        """Marks of other classes that have the reference's bits where the merges hold; one kernel stands for each."""
+        if not self._merges or wanted.startswith(_UNREAD):
+            return set()
+        others = {m: k for m, k in zip(marks, kernels, strict=True) if m != wanted and not m.startswith(_UNREAD)}
+        merging = _Marks(self._merges)
+        target = merging.of(reference)
+        return {mark for mark, kernel in others.items() if merging.of(kernel) == target}
 
 
 _UNREAD, _VARYING = "unread", "unread: varying"
+
+
+class _Marks:
+    """Equal marks mean equal bits: a signature, or for a kernel that cannot be read its text and launch."""
+
+    def __init__(self, merges: Collection[Merge]) -> None:
+        self._merges = merges
+        self._known: dict[tuple[str, str], str] = {}
+        self.refused: list[Refused] = []
+
+    def of(self, kernel: Kernel) -> str:
+        """A kernel's mark; a text that was read under the same launch is not read again."""
+        key = f"{kernel.assembler} {kernel.launch}", text_digest(kernel.ptx)
+        if key in self._known:
+            return self._known[key]
+        found = read(kernel, self._merges)
+        if not isinstance(found, Refused):
+            mark = self._known[key] = signature(found)
+            return mark
+        if found.code == "contraction" and kernel.sass is None:
+            found = read(_with_sass(kernel), self._merges)
+        if not isinstance(found, Refused):
+            return signature(found)
+        self.refused.append(found)
+        if found.code == "nondeterministic":
+            return f"{_VARYING} {kernel.name}"
+        return f"{_UNREAD} {text_digest(kernel.ptx)} {kernel.launch}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,23 +134,30 @@ def _with_sass(kernel: Kernel) -> Kernel:
 
 
 def same_as(
-    reference: Kernel | None = None, *, kernel: Callable[[], Any] | None = None, compile_: Compile | None = None
+    reference: Kernel | None = None,
+    *,
+    kernel: Callable[[], Any] | None = None,
+    compile_: Compile | None = None,
+    merges: Collection[str] = (),
 ) -> SameBits:
     """An ``early_config_prune`` that keeps the configurations with the reference's bits.
 
     ``reference``: a kernel that the caller compiled; None stands for the first configuration.  ``kernel``: gives the
     tuned kernel when it is called (the decorated name does not exist yet where this is written).  ``compile_``:
-    instead of that, a function that compiles one configuration.
+    instead of that, a function that compiles one configuration.  ``merges``: names of rows of
+    :func:`gemmdesc.equivalence.merges.load_merges` that may be assumed, as in
+    :func:`gemmdesc.equivalence.equivalent`.
 
     Raises:
-        InvalidInputError: not exactly one of ``kernel`` and ``compile_`` is given.
+        InvalidInputError: not exactly one of ``kernel`` and ``compile_`` is given, or there is no merge of a name.
     """
     if (kernel is None) == (compile_ is None):
         raise InvalidInputError("kernel must be given, or compile_ instead of it (got both or neither)")
+    rows = load_merges(merges)
     if compile_ is not None:
-        return SameBits(reference, compile_)
+        return SameBits(reference, compile_, rows)
     assert kernel is not None
-    return SameBits(reference, _through_caches(kernel))
+    return SameBits(reference, _through_caches(kernel), rows)
 
 
 def _through_caches(kernel: Callable[[], Any]) -> Compile:
@@ -133,7 +172,7 @@ def _through_caches(kernel: Callable[[], Any]) -> Compile:
     return run
 
 
-def kernel_of(config: Any, compiled: Compiled, named_args: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Kernel:
+def kernel_of(config: Any, compiled: Compiled, named_args: Mapping[str, Any], kwargs: Mapping[str, Any]) -> LazyKernel:
     """A configuration's kernel with the launch that the tuner would time."""
     values = {**named_args, **kwargs, **config.all_kwargs()}
     grid = kwargs.get("grid", (1,))
