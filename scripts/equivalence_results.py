@@ -161,8 +161,7 @@ def gate(path: Path) -> list[Row]:
             "case; the counts are over every kernel that is no matrix product",
             **{name: whole[name] for name in ("command", "card", "versions", "date")},
             "counts": split["without_products"],
-            "by_kernel": split["by_kernel"],
-            "surplus": split["surplus"],
+            **{name: found for name, found in split.items() if name != "without_products"},
         },
     ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -19,21 +18,15 @@ from gemmdesc.bits import bits_dtype
 from gemmdesc.equivalence import Launch, walk
 from gemmdesc.equivalence.draws import DRAWS, FORMATS, draw
 from gemmdesc.equivalence.evaluate import evaluate, loaded_bytes, missing_functions, needed_nodes
+from gemmdesc.equivalence.gate_counts import UNNAMED, over_splitting, pairs
+from gemmdesc.equivalence.holding import compared
 from gemmdesc.equivalence.instructions import instruction_ptx, matrix_step_ptx
 from gemmdesc.equivalence.matrix_steps import modelled_steps, multiply_pairs, step_model
+from gemmdesc.equivalence.relations import RELATIONS
 from gemmdesc.errors import InvalidInputError
 from tests.equivalence_texts import EXCHANGE, butterfly, kernel
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "equivalence_gate.py"
-
-
-def _gate() -> Any:
-    spec = importlib.util.spec_from_file_location("equivalence_gate", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def as_floats(data: np.ndarray, kind: str) -> np.ndarray:
@@ -198,26 +191,47 @@ def test_pairs_are_counted_and_those_that_differ_are_found() -> None:
         _row("b", "x", ["1", "2"], "t1"),
         _row("b", "z", ["1", "2"], "t5"),
     ]
-    same, different = _gate().pairs(rows)
+    same, different = pairs(rows)
     assert (same["pairs"], same["pairs_that_differ"], same["classes_of_several"]) == (6, 3, 1)
     assert (different["pairs_of_classes"], different["seen_to_differ"], different["never_seen_to_differ"]) == (2, 1, 1)
 
 
+def test_surplus_pairs_have_names_where_a_relation_has_one() -> None:
+    order, fusion, _ = RELATIONS
+    rows = [
+        {**_row("a", name, outputs, name), "kernel": "sum", "relaxed": {order: x, fusion: y}}
+        for name, outputs, x, y in (
+            ("k", ["1"], "o", "f"),
+            ("l", ["1"], "o", "g"),
+            ("m", ["1"], "p", "f"),
+            ("n", ["1"], "q", "h"),
+            ("n", ["1"], "q", "h"),
+            ("o", ["2"], "o", "h"),
+        )
+    ]
+    found = over_splitting([*rows, {**_row("b", "k", ["1"], "t"), "kernel": "other"}])
+    assert found["without_products"] == {"texts": 6, "classes": 6, "classes_of_bytes": 3, "factor": 2.0}
+    assert found["surplus_pairs_by_name"] == {UNNAMED: 4, order: 1, fusion: 1}
+    assert list(found["surplus_pairs_by_kernel"]) == ["sum"]
+    (case,) = found["surplus"]
+    assert (case["case"], case["classes"], case["classes_of_bytes"]) == ("a", 5, 2)
+    assert len(case["without_name"]) == 4
+
+
 def test_bytes_that_differ_and_bytes_that_nobody_stores_are_found() -> None:
-    gate = _gate()
     walked = walk(kernel(EXCHANGE, shared=1024), Launch())
     memory = np.stack([draw("plain", "fp32", 0, 32, seed) for seed in (0, 1)])
     values = evaluate(walked, {0: memory})
     card = np.full((2, 128 + 64), 0xA5, np.uint8)
     card[:, :128] = values[1][1]
-    assert gate.compared({1: card}, values, walked, 2)["equal"] == [True, True]
+    assert compared({1: card}, values, walked, 2)["equal"] == [True, True]
     card[1, 7] ^= 1
-    found = gate.compared({1: card}, values, walked, 2)
+    found = compared({1: card}, values, walked, 2)
     assert found["equal"] == [True, False]
     assert (found["first"]["parameter"], found["first"]["offset"]) == (1, 4)
     card[1, 7] ^= 1
     card[0, 150] = 0
-    assert gate.compared({1: card}, values, walked, 2)["equal"] == [False, True]
+    assert compared({1: card}, values, walked, 2)["equal"] == [False, True]
 
 
 def test_a_rehearsal_runs_resumes_and_counts(tmp_path: Path) -> None:

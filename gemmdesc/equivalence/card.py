@@ -20,14 +20,13 @@ import numpy.typing as npt
 
 from gemmdesc.equivalence.functions import Bits, Function
 from gemmdesc.equivalence.instructions import instruction_ptx, matrix_step_ptx
+from gemmdesc.equivalence.operations import LITERAL
 from gemmdesc.errors import LibraryError
 
 Bytes = npt.NDArray[np.uint8]
 #: What output memory holds before a launch.
 UNTOUCHED = 0xA5
 _BLOCK = 128
-#: How a walk names a function of a constant that ptxas knows.
-LITERAL = " literal"
 _RESULTS_KEPT = 512
 
 

@@ -55,9 +55,10 @@ def evaluate(
 
 
 def needed_nodes(walked: Walked, chosen: npt.NDArray[np.bool_] | None = None) -> int:
-    """How many nodes :func:`evaluate` works out."""
+    """How many nodes and matrix steps :func:`evaluate` works out."""
     ids = walked.stored.ids if chosen is None else walked.stored.ids[chosen]
-    return int(_needed(walked.table, ids).sum()) - 1
+    needed, s = _needed(walked.table, ids), walked.table.store
+    return int(needed.sum()) - 1 + int(levels.count_steps(needed, s.child, s.op, s.op_flags))
 
 
 def missing_functions(walked: Walked, chosen: npt.NDArray[np.bool_] | None = None) -> tuple[str, ...]:

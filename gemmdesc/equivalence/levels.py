@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from gemmdesc.equivalence import nodes
@@ -41,3 +42,17 @@ def rank(needed: Any, child: Any, level: Any) -> None:
             for k in range(4):
                 highest = max(highest, level[child[node, k]])
             level[node] = highest + 1
+
+
+@njit(nogil=True, cache=True)
+def count_steps(needed: Any, child: Any, op: Any, flags: Any) -> Any:
+    """How many matrix steps the marked chains have."""
+    length = np.zeros(len(needed), np.int64)
+    total = 0
+    for node in range(1, len(needed)):
+        if needed[node]:
+            if op[node] == nodes.STEPS:
+                length[node] = length[child[node, 0]] + 1
+            elif flags[op[node]] & nodes.MATRIX:
+                total += length[child[node, 0]]
+    return total

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from gemmdesc.equivalence import nodes
 
+#: How a walk names a function of a constant that ptxas knows.
+LITERAL = " literal"
 #: Sums and products of these types round to nearest when no rounding is written, and lanes of packed types are alike.
 _FLOAT = ("f32", "f16", "bf16")
 

@@ -12,6 +12,7 @@ from gemmdesc.equivalence import nodes
 from gemmdesc.equivalence.literals import is_literal
 from gemmdesc.equivalence.machine import Machine
 from gemmdesc.equivalence.nodes import Ids
+from gemmdesc.equivalence.operations import LITERAL
 from gemmdesc.equivalence.refusal import RefusalError
 from gemmdesc.equivalence.syntax import Instruction
 from gemmdesc.equivalence.values import FUSIBLE_PRODUCT, GUARDED_PRODUCT, NO_PRODUCT, Mask, Value
@@ -187,5 +188,5 @@ def known_name(m: Machine, i: Instruction, name: str, kind: str, ids: Lanes, act
         m.assumed[RECIPROCALS] = None
         return name
     if len(ids) == 1 and is_literal(i.operands[1 + at], m.literals):
-        return f"{name} literal"
+        return f"{name}{LITERAL}"
     raise RefusalError("contraction", f"ptxas may know a constant and work out a function of it otherwise: {i.text}")

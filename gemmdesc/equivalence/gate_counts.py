@@ -1,0 +1,175 @@
+"""What the rows of a gate add up to: pairs called equal, pairs called different, over-splitting by name."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+from statistics import mean, median
+from typing import Any
+
+from gemmdesc.equivalence.draws import DRAWS
+from gemmdesc.equivalence.relations import relation_between
+
+Row = Mapping[str, Any]
+#: Pairs without a name that are listed for one case.
+_LISTED = 4
+UNNAMED = "no name"
+
+
+def summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The claim: configurations and texts apart, and pairs that are called equal or different."""
+    read = [r for r in rows if "class" in r]
+    held = [r for r in read if "equal" in r]
+    refused = [r for r in rows if "refused" in r]
+    failed = [r for r in read if "failed" in r]
+    draws = sum(len(r["equal"]) for r in held)
+    equal = sum(sum(r["equal"]) for r in held)
+    same, different = pairs([r for r in read if "outputs" in r])
+    return {
+        "claim": "What the equivalence checker reads is what the card stores: expressions worked out with PTX's "
+        "arithmetic against launched kernels, ten adversarial draws each; kernels called equal store the same bytes",
+        **facts,
+        "counts": {
+            "configurations": len(rows),
+            "distinct_texts": len({r["text"] for r in rows if "text" in r}),
+            "read": len(read),
+            "texts_read": len({r["text"] for r in read}),
+            "launched": len(held),
+            "draws": draws,
+            "equal": equal,
+            "different": draws - equal,
+            "configurations_different": sum(not all(r["equal"]) for r in held),
+            "declined": len(refused),
+            "failed": len(failed),
+            "bytes_compared": sum(r.get("bytes_compared", 0) for r in held) * len(DRAWS),
+            "bytes_stored": sum(r.get("bytes_stored", 0) for r in held) * len(DRAWS),
+            "fully_compared": sum(r["bytes_compared"] == r["bytes_stored"] for r in held),
+        },
+        "called_equal": same,
+        "called_different": different,
+        "over_splitting": over_splitting([r for r in read if "outputs" in r]),
+        "declined_by_reason": tally(refused, lambda r: r["refused"]),
+        "declined_reasons": dict(Counter(f"{r['kernel']}: {_general(r['reason'])}" for r in refused).most_common(40)),
+        "failed_by_reason": dict(Counter(r["failed"][:160] for r in failed).most_common(20)),
+        "different_by_kernel": tally([r for r in held if not all(r["equal"])], lambda r: r["kernel"]),
+        "first_differences": [
+            {k: r[k] for k in ("case", "choice", "first", "assuming") if k in r} for r in held if not all(r["equal"])
+        ][:40],
+        "by_kernel": tally(rows, lambda r: r["kernel"]),
+        "functions_on_the_card": sorted({name for r in read for name in r.get("functions", ())}),
+        "seconds": {
+            name: {"median": median(values), "mean": round(mean(values), 4)}
+            for name in ("compile_s", "read_s", "launch_s", "evaluate_s")
+            if (values := [r[name] for r in rows if name in r])
+        },
+    }
+
+
+def _general(reason: str) -> str:
+    return re.sub(r"%\w+|0f[0-9A-F]{8}|\d+", "#", reason)[:110]
+
+
+def tally(rows: Sequence[Row], by: Callable[[Row], str]) -> dict[str, dict[str, int]]:
+    """Configurations and distinct texts of each group."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[by(row)].append(row)
+    return {
+        name: {"configurations": len(g), "distinct_texts": len({r.get("text", "") for r in g})}
+        for name, g in sorted(groups.items(), key=lambda item: -len(item[1]))
+    }
+
+
+def pairs(rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Pairs called equal, over all cases, and pairs of classes of one case, which are called different.
+
+    Element types are no part of a class, but draws depend on them: pairs over two types are not counted.
+    """
+    classes: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        classes[(row["class"], *row.get("kinds", ()))].append(row)
+    shared = {name: group for name, group in classes.items() if len(group) > 1}
+    odd = {name: g for name, g in shared.items() if len({tuple(r["outputs"]) for r in g}) > 1}
+    texts = {name: {(r["case"], r["text"]): r for r in g} for name, g in shared.items()}
+    by_case: dict[str, dict[str, list[str]]] = defaultdict(dict)
+    for row in rows:
+        by_case[row["case"]][row["class"]] = row["outputs"]
+    seen = unseen = 0
+    kernels: Counter[str] = Counter()
+    for case, found in by_case.items():
+        outputs = list(found.values())
+        for i, one in enumerate(outputs):
+            for other in outputs[:i]:
+                if one == other:
+                    unseen += 1
+                    kernels[case.split("-")[0]] += 1
+                else:
+                    seen += 1
+    return {
+        "classes": len(classes),
+        "classes_of_several": len(shared),
+        "pairs": sum(_pairs(len(g)) for g in shared.values()),
+        "pairs_of_distinct_texts": sum(_pairs(len(g)) for g in texts.values()),
+        "pairs_that_differ": sum(_unlike(g) for g in odd.values()),
+        "examples": [[(r["case"], r["choice"], r["outputs"]) for r in g[:3]] for g in list(odd.values())[:5]],
+    }, {
+        "pairs_of_classes": seen + unseen,
+        "seen_to_differ": seen,
+        "never_seen_to_differ": unseen,
+        "never_seen_by_kernel": dict(kernels.most_common()),
+    }
+
+
+def over_splitting(rows: Sequence[Row]) -> dict[str, Any]:
+    """For each kernel, the checker's classes against those of the bytes, case by case, over distinct texts.
+
+    A surplus pair is two classes of one case that stored the same bytes on every draw; its name is the first of
+    ``RELATIONS`` in which they agree.
+    """
+    cases: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        cases[row["case"]].append(row)
+    kernels: dict[str, Counter[str]] = defaultdict(Counter)
+    names: dict[str, Counter[str]] = defaultdict(Counter)
+    surplus = []
+    for case, group in cases.items():
+        kernel = group[0]["kernel"]
+        classes, bytes_ = len({r["class"] for r in group}), len({tuple(r["outputs"]) for r in group})
+        counts = {"texts": len({r["text"] for r in group}), "classes": classes, "classes_of_bytes": bytes_}
+        kernels[kernel] += Counter(counts)
+        if classes > bytes_:
+            found = list(_surplus_pairs(group))
+            names[kernel] += Counter(name for name, _, _ in found)
+            unnamed = [[one["choice"], other["choice"]] for name, one, other in found if name == UNNAMED]
+            by_name = dict(Counter(name for name, _, _ in found).most_common())
+            surplus.append({"case": case, **counts, "pairs": by_name, "without_name": unnamed[:_LISTED]})
+    reductions = [c for name, c in kernels.items() if not name.startswith("gemm")]
+    total = sum(reductions, Counter())
+    return {
+        "without_products": {**total, "factor": round(total["classes"] / max(total["classes_of_bytes"], 1), 4)},
+        "by_kernel": dict(sorted((name, dict(counts)) for name, counts in kernels.items())),
+        "surplus_pairs_by_name": dict(sum(names.values(), Counter()).most_common()),
+        "surplus_pairs_by_kernel": {name: dict(counts.most_common()) for name, counts in sorted(names.items())},
+        "surplus": surplus,
+    }
+
+
+def _surplus_pairs(group: Sequence[Row]) -> Iterator[tuple[str, Row, Row]]:
+    """Name and two rows of every pair of classes with one set of outputs."""
+    one_of_each = {row["class"]: row for row in group}.values()
+    for one, other in combinations(one_of_each, 2):
+        if one["outputs"] == other["outputs"]:
+            yield relation_between(one.get("relaxed", {}), other.get("relaxed", {})) or UNNAMED, one, other
+
+
+def _pairs(count: int) -> int:
+    return count * (count - 1) // 2
+
+
+def _unlike(group: Sequence[Row]) -> int:
+    alike = Counter(tuple(r["outputs"]) for r in group)
+    return _pairs(len(group)) - sum(_pairs(n) for n in alike.values())
+
+

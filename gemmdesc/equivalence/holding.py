@@ -1,0 +1,199 @@
+"""One walk held against a card: the same operands to both, and the bytes that differ."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmdesc.equivalence.card import UNTOUCHED
+from gemmdesc.equivalence.draws import DRAWS, FORMATS, draw
+from gemmdesc.equivalence.evaluate import evaluate, loaded_bytes, missing_functions, needed_nodes
+from gemmdesc.equivalence.matrix_steps import modelled_steps
+from gemmdesc.equivalence.nodes import Ids
+from gemmdesc.equivalence.walk import Walked
+from gemmdesc.errors import InvalidInputError
+
+#: Values of expressions, over all draws, that are worked out for one kernel at most.
+MOST_VALUES = 1_500_000
+#: Further draws that are launched, and not worked out, to tell apart what 16-bit outputs round to one value.
+EXTRA = 8
+#: Bytes around each output that have to stay as they were.
+MARGIN = 1024
+#: Which stored bytes are worked out where they are many.
+_SAMPLE_SEED = 20261130
+#: Matrix steps are worked out with the models of the architecture that the walks are compiled for.
+ARCHITECTURE = "Hopper"
+
+Bytes = npt.NDArray[np.uint8]
+Chosen = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launchable:
+    """A compiled kernel as Triton gives it, for a card.
+
+    ``kinds``: Triton's element types of the pointer arguments, in order, which come before all other arguments;
+    ``metadata``: Triton's.
+    """
+
+    cubin: bytes
+    metadata: Any
+    kinds: tuple[str, ...]
+
+
+class Holder:
+    """Holds one walk after the other against ``card``; operands are drawn from ``seed`` and kept."""
+
+    def __init__(self, card: Any, seed: int) -> None:
+        self._card, self._seed = card, seed
+        self._memory: dict[tuple[Any, ...], Bytes] = {}
+
+    def hold(self, walked: Walked, compiled: Launchable) -> dict[str, Any]:
+        """Launch, work out, compare: a row of counts, digests of what was stored on each draw, and times.
+
+        Raises:
+            InvalidInputError: the kernel cannot be launched here, or reads what it writes.
+            LibraryError: the driver reports an error.
+        """
+        inputs = self._inputs(walked, compiled.kinds)
+        draws = len(DRAWS) + EXTRA
+        began = time.perf_counter()
+        stored = walked.stored
+        card = self._launched(walked, compiled, inputs, draws)
+        launched = time.perf_counter()
+        chosen = sample(walked, len(DRAWS))
+        target, version = walked.entry.target.split(",")[0].strip(), walked.entry.version
+        functions = {n: self._card.instruction(n, target, version) for n in missing_functions(walked, chosen)}
+        steps = modelled_steps(ARCHITECTURE, self._card.matrix_step(target, version))
+        worked = {p: data if card is None else data[: len(DRAWS)] for p, data in inputs.items()}
+        values = evaluate(walked, worked, functions=functions, matrix_step=steps, chosen=chosen)
+        row: dict[str, Any] = {"launch_s": round(launched - began, 4), "functions": sorted(functions)}
+        if card is None:
+            row["outputs"] = [_digest([v[d] for _, v in values.values()]) for d in range(draws)]
+        else:
+            row |= compared(card, values, walked, len(DRAWS))
+        row["bytes_compared"] = int(chosen.sum())
+        row["bytes_stored"] = len(stored.ids)
+        row["evaluate_s"] = round(time.perf_counter() - launched, 4)
+        return row
+
+    def _inputs(self, walked: Walked, kinds: Sequence[str]) -> dict[int, Bytes]:
+        """Bytes behind each pointer that is read, shape (draws, bytes), the extra draws last; one key, one array."""
+        found = {}
+        for parameter, size in loaded_bytes(walked).items():
+            each = FORMATS[kinds[parameter]].bytes
+            count = -(-size // (each * 4096)) * 4096
+            key = (parameter, kinds[parameter], count)
+            if key not in self._memory:
+                wanted = [(name, self._seed) for name in DRAWS]
+                wanted += [("plain", self._seed + 1 + i) for i in range(EXTRA)]
+                made = [draw(d, kinds[parameter], parameter, count, seed) for d, seed in wanted]
+                self._memory[key] = np.stack(made)
+            found[parameter] = self._memory[key]
+        return found
+
+    def _launched(
+        self, walked: Walked, compiled: Launchable, inputs: Mapping[int, Bytes], draws: int
+    ) -> dict[int, Bytes] | None:
+        """What lies behind each output after each draw; None where the card is none."""
+        metadata, stored = compiled.metadata, walked.stored
+        scratch = [getattr(metadata, n, 0) for n in ("global_scratch_size", "profile_scratch_size")]
+        if any(scratch) or getattr(metadata, "num_ctas", 1) != 1:
+            raise InvalidInputError(f"metadata must ask for no scratch memory and no cluster (got {metadata})")
+        written = sorted(set(stored.parameter.tolist()))
+        found = self._card.launch(
+            compiled.cubin,
+            walked.entry.name,
+            grid=walked.launch.grid,
+            block=walked.launch.block or walked.entry.threads,
+            shared=int(metadata.shared),
+            arguments=self._arguments(walked, compiled.kinds, inputs, written),
+            draws=draws,
+            outputs=[int(stored.offset[stored.parameter == p].max()) + 1 + MARGIN for p in written],
+        )
+        return None if found is None else dict(zip(written, found, strict=True))
+
+    def _arguments(
+        self, walked: Walked, kinds: Sequence[str], inputs: Mapping[int, Bytes], written: list[int]
+    ) -> list[tuple[str, Any]]:
+        arguments: list[tuple[str, Any]] = []
+        for index, parameter in enumerate(walked.entry.parameters):
+            if index in written and index in inputs:
+                raise InvalidInputError(f"kernel must not read what it writes (got parameter {index})")
+            if index in inputs:
+                data = inputs[index]
+                key = (index, kinds[index], data.shape[1])
+                arguments.append(("input", self._card.upload(key, lambda data=data: data)))
+            elif index in written:
+                arguments.append(("output", written.index(index)))
+            elif index in walked.launch.arguments:
+                width = int(parameter.kind[1:]) // 8
+                arguments.append(("integer", (walked.launch.arguments[index], width)))
+            else:
+                arguments.append(("nothing", None))
+        return arguments
+
+
+def sample(walked: Walked, draws: int) -> Chosen:
+    """Which stored bytes are worked out: all, or whole groups of eight bytes at random until the work is bounded."""
+    stored = walked.stored
+    chosen = np.ones(len(stored.ids), np.bool_)
+    if needed_nodes(walked) * draws <= MOST_VALUES:
+        return chosen
+    _, group = np.unique(np.stack([stored.parameter, stored.offset // 8]), axis=1, return_inverse=True)
+    share = groups = int(group.max()) + 1
+    order = np.random.default_rng(_SAMPLE_SEED).permutation(groups)
+    while share > 4 and needed_nodes(walked, chosen) * draws > MOST_VALUES:
+        share = max(4, share // 2)
+        chosen = np.isin(group.ravel(), order[:share])
+    return chosen
+
+
+def compared(
+    card: Mapping[int, Bytes], values: Mapping[int, tuple[Ids, Bytes]], walked: Walked, draws: int
+) -> dict[str, Any]:
+    """Digests of what the card stored on every draw, and where the first ``draws`` are not what expressions give."""
+    stored, row = walked.stored, dict[str, Any]()
+    every = len(next(iter(card.values())))
+    pieces: list[list[Bytes]] = [[] for _ in range(every)]
+    wrong = np.zeros(draws, np.int64)
+    for parameter, got in card.items():
+        offsets = stored.offset[stored.parameter == parameter]
+        free = np.ones(got.shape[1], np.bool_)
+        free[offsets] = False
+        wrong += (got[:draws, free] != UNTOUCHED).sum(axis=1)
+        for number in range(every):
+            pieces[number].append(got[number, offsets])
+        if parameter in values:
+            at, wanted = values[parameter]
+            differ = got[:draws, at] != wanted
+            wrong += differ.sum(axis=1)
+            if differ.any() and "first" not in row:
+                row["first"] = {"parameter": parameter, **_first(differ, at, got, wanted)}
+    row["outputs"] = [_digest(parts) for parts in pieces]
+    row["equal"] = [bool(count == 0) for count in wrong]
+    row["mismatches"] = int(wrong.sum())
+    return row
+
+
+def _first(differ: Chosen, at: Ids, got: Bytes, wanted: Bytes) -> dict[str, Any]:
+    """The word around the first byte that differs."""
+    number, place = (int(x[0]) for x in np.nonzero(differ))
+    begin = int(at[place]) // 4 * 4
+    here = (at >= begin) & (at < begin + 4)
+    return {
+        "draw": list(DRAWS)[number],
+        "offset": begin,
+        "card": got[number, at[here]].tobytes().hex(),
+        "walker": wanted[number, here].tobytes().hex(),
+    }
+
+
+def _digest(parts: list[Bytes]) -> str:
+    return hashlib.sha256(b"".join(np.ascontiguousarray(p).tobytes() for p in parts)).hexdigest()[:16]
