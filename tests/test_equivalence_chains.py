@@ -149,3 +149,28 @@ def test_a_chain_prints_its_start_then_rows_and_columns() -> None:
     assert lines[0] == "3 steps of mma.m16n8k16.f32.f16.f16.f32"
     assert lines[1] == "  0x00000000"
     assert sum(line.startswith("  ") and not line.startswith("   ") for line in lines) == 7
+
+
+BLOCKS = "mov.u32 %r70, %ctaid.x;\nmul.wide.u32 %rd30, %r70, 4096;\nadd.s64 %rd5, %rd5, %rd30;\n"
+
+
+def test_blocks_that_part_are_read_one_by_one_and_threads_that_part_are_not() -> None:
+    """Blocks side by side may run chains of several lengths, as slices of k do; within a block nobody stays behind."""
+    launch = Launch(grid=(3, 1, 1))
+    chain = BLOCKS + LOADS + mma(FIRST, ZERO)
+
+    def parted(register: str) -> Kernel:
+        body = f"setp.lt.u32 %p1, {register}, 1;\n@%p1 bra SHORT;\n" + mma(SECOND, SUM) + "SHORT:\n"
+        return Kernel(name=register, ptx=kernel(chain + body + STORES), launch=launch)
+
+    whole = Kernel(name="whole", ptx=kernel(chain + mma(SECOND, SUM) + STORES), launch=launch)
+    answer = equivalent(parted("%r70"), whole)
+    assert isinstance(answer, Different)
+    assert answer.element.offset == 0
+    assert answer.one.startswith("1 steps")
+    walked = walk(parted("%r70").ptx, launch)
+    assert len(walked.stored.ids) == 3 * 4 * 128
+    assert output_tree(walked, 1, 4096) == output_tree(walk(whole.ptx, launch), 1, 4096)
+    answer = equivalent(parted("%r1"), whole)
+    assert isinstance(answer, Unknown)
+    assert answer.code == "divergence"

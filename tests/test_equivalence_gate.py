@@ -238,7 +238,7 @@ def test_a_rehearsal_runs_resumes_and_counts(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     command = [sys.executable, str(SCRIPT), str(tmp_path), "--card", "none", "--processes", "1", "--seconds", "200"]
     for expected in (2, 3):
-        most = ["--most", "2" if expected == 2 else "1", "--cases", "row_sum-256-fp32"]
+        most = ["--most", "2" if expected == 2 else "1", "--cases", "softmax-256-bf16"]
         environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)}
         done = subprocess.run([*command, *most], capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 0, done.stderr[-2000:]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from gemmdesc.arithmetic.models import find_model
+from gemmdesc.arithmetic.replay import fused_dot
 from gemmdesc.descriptor import (
     Accumulator,
     Contiguous,
@@ -18,8 +20,10 @@ from gemmdesc.descriptor import (
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.equivalence import Launch, walk
+from gemmdesc.equivalence.draws import DRAWS, draw
+from gemmdesc.equivalence.matrix_steps import multiply_pairs
 from gemmdesc.equivalence.spelling import Column
-from gemmdesc.equivalence.structure import implements, structure
+from gemmdesc.equivalence.structure import Element, implements, structure
 from gemmdesc.errors import Declined
 from gemmdesc.normal_form import normal_form
 from tests.equivalence_texts import kernel
@@ -54,7 +58,7 @@ def lanes(per_lane: int, *, interleaved: bool, offsets: tuple[int, ...]) -> str:
 
 def read(text: str, k: int) -> GEMMDesc | Declined:
     a, b = (Column(parameter=0, offset=o, stride=4, dtype=F32) for o in (0, 4096))
-    return structure(walk(text, Launch()), parameter=1, offset=0, a=a, b=b, output_dtype=F32, k=k)
+    return structure(walk(text, Launch()), Element(parameter=1, offset=0, a=a, b=b, output_dtype=F32, k=k))
 
 
 def butterfly_of(parts: int, width: int) -> tuple[Cut, ...]:
@@ -113,6 +117,33 @@ def test_a_fold_of_chains_is_one_cut(parts: int, span: int, zero: bool) -> None:
         assert normal_form(found, k) != normal_form(other, k)
 
 
+@pytest.mark.parametrize("architecture", ["Ampere", "Hopper"])
+def test_lanes_and_steps_of_zeros_are_nothing_to_the_models(architecture: str) -> None:
+    """What structures leave out of matrix steps: lanes that are zero on both sides, and steps of nothing else."""
+    model = find_model(
+        architecture=architecture, instruction="mma", a_dtype=DType.FLOAT16, b_dtype=DType.FLOAT16,
+        accumulator_dtype=F32,
+    )  # fmt: skip
+    nothing = np.zeros((512, 8), np.uint32)
+    for name in DRAWS:
+        a, b = (draw(name, "fp16", p, 512 * 16).view(np.uint32).reshape(512, 8) for p in (0, 1))
+        c = draw(name, "fp32", 2, 512).view(np.uint32).astype(np.uint64)
+        left = multiply_pairs(model, a, b, c)
+        assert (multiply_pairs(model, nothing, nothing, left) == left).all(), name
+        zero = np.zeros(512, np.uint64)
+        assert (multiply_pairs(model, nothing, nothing, zero) == zero).all()
+        short = a.copy(), b.copy()
+        for side in short:
+            side[:, 3:] = 0
+        kept = [np.ascontiguousarray(side[:, :3]).view(np.uint16) for side in short]
+        alone = fused_dot(
+            model.step, kept[0], np.ascontiguousarray(kept[1].T),
+            np.ascontiguousarray(np.broadcast_to(c.astype(np.uint32)[:, None], (512, 512))),
+            a_dtype=DType.FLOAT16, b_dtype=DType.FLOAT16, instruction_k=model.instruction_k,
+        )  # fmt: skip
+        assert (multiply_pairs(model, *short, c) == np.diagonal(alone)).all(), name
+
+
 triton = pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
 
@@ -131,11 +162,11 @@ def test_a_scalar_chain_of_triton_is_the_chain_that_it_names(fused: bool) -> Non
     w = walk(compiled.ptx, compiled.launch)
     a = Column(parameter=0, offset=0, stride=4, dtype=F32)
     b = Column(parameter=1, offset=4 * 5, stride=4 * 128, dtype=F32)
-    where = {"parameter": 2, "offset": 4 * 5, "a": a, "b": b, "k": 96}
-    assert implements(w, scalar(96, fused=fused), **where) is True  # type: ignore[arg-type]
-    assert implements(w, scalar(96, fused=not fused), **where) is False  # type: ignore[arg-type]
+    where = Element(parameter=2, offset=4 * 5, a=a, b=b, k=96, output_dtype=F32)
+    assert implements(w, scalar(96, fused=fused), where) is True
+    assert implements(w, scalar(96, fused=not fused), where) is False
     halves = scalar(96, cut(Contiguous(span=48)), fused=fused)
-    assert implements(w, halves, **where) is False  # type: ignore[arg-type]
+    assert implements(w, halves, where) is False
 
 
 def matrix(k: int, *cuts: Cut) -> GEMMDesc:
@@ -155,13 +186,15 @@ def test_matrix_chains_and_groups_of_them(groups: int, cuts: tuple[Cut, ...]) ->
     row, column = 3, 17
     a = Column(parameter=0, offset=2 * 512 * row, stride=2, dtype=DType.FLOAT16)
     b = Column(parameter=1, offset=2 * column, stride=2 * 64, dtype=DType.FLOAT16)
-    where = {"parameter": 2, "offset": 4 * (64 * row + column), "a": a, "b": b, "k": 512}
+    where = Element(
+        parameter=2, offset=4 * (64 * row + column), a=a, b=b, k=512, output_dtype=F32, model=MODEL
+    )  # fmt: skip
     start = Start.ZERO
     wanted = tuple(cut(c.layout, start) for c in cuts)
-    assert implements(w, matrix(512, *wanted), **where) is True  # type: ignore[arg-type]
-    assert implements(w, matrix(512, cut(Contiguous(span=256))), **where) is False  # type: ignore[arg-type]
+    assert implements(w, matrix(512, *wanted), where) is True
+    assert implements(w, matrix(512, cut(Contiguous(span=256))), where) is False
     short = matrix(512, cut(Contiguous(span=300, short=Short.FIRST)))
-    assert implements(w, short, **where) is False  # type: ignore[arg-type]
+    assert implements(w, short, where) is False
 
 
 def test_our_own_chain_kernel_is_the_chain_that_it_is_chosen_for() -> None:
@@ -194,5 +227,7 @@ def test_our_own_chain_kernel_is_the_chain_that_it_is_chosen_for() -> None:
     b = Column(parameter=names.index("b_ptr"), offset=0, stride=2 * n, dtype=DType.FLOAT16)
     desc = matrix(k)
     desc = GEMMDesc(**{**{f: getattr(desc, f) for f in desc.__dataclass_fields__}, "output_dtype": DType.FLOAT16})
-    where = {"parameter": names.index("out_ptr"), "offset": 0, "a": a, "b": b, "k": k}
-    assert implements(w, desc, **where) is True  # type: ignore[arg-type]
+    where = Element(
+        parameter=names.index("out_ptr"), offset=0, a=a, b=b, k=k, output_dtype=DType.FLOAT16, model=MODEL
+    )  # fmt: skip
+    assert implements(w, desc, where) is True

@@ -10,7 +10,7 @@ from gemmdesc.equivalence.nodes import Ids
 from gemmdesc.equivalence.refusal import NondeterministicError, RefusalError
 from gemmdesc.equivalence.shared_memory import Addresses
 from gemmdesc.equivalence.syntax import WIDTHS, Address, Immediate, Instruction, Operand, Register, Symbol, Vector
-from gemmdesc.equivalence.values import Mask, Value
+from gemmdesc.equivalence.values import Mask, Value, concrete, signed
 
 #: Modifiers that choose caches and nothing else.
 _HINTS = ("nc", "ca", "cg", "cs", "lu", "wb", "wt", "weak", "level_eviction_priority")
@@ -72,24 +72,25 @@ def load(m: Machine, i: Instruction, act: Mask | None) -> None:
     else:
         loaded = shared_load(m, at, width, lanes)
     for target, part in zip(targets, loaded.reshape(count, -1), strict=True):
-        ids = part
-        if act is not None:
-            ids = np.zeros(m.lanes, np.int64)
-            ids[lanes] = part
-        _write_loaded(m, i, target, ids, width, act)
+        m.write(target, _loaded(m, i, target, part, lanes, width), act)
 
 
-def _write_loaded(m: Machine, i: Instruction, target: Operand, ids: Ids, width: int, act: Mask | None) -> None:
-    value = Value(ids=ids)
-    if isinstance(target, Register) and target.width > width:
-        if i.parts[-1][0] == "s":
-            value = Value(ids=m.table.make(f"cvt.s{8 * target.width}.s{8 * width}", target.width, ids))
-        else:
-            value = Value(ids=extended(m, value, width, target.width))
-    if i.parts[1] != "global":
-        bits = m.table.constant_patterns(value.ids if value.ids is not None else ids)
-        value = value if bits is None else Value(bits=bits)
-    m.write(target, value, act)
+def _loaded(m: Machine, i: Instruction, target: Operand, part: Ids, lanes: Ids, width: int) -> Value:
+    """What a register gets in ``lanes``; constants are integers again."""
+    wide = target.width if isinstance(target, Register) else width
+    negative = i.parts[-1][0] == "s" and wide > width
+    bits = m.table.constant_patterns(part)
+    if bits is not None:
+        found = np.zeros(m.lanes, np.uint64)
+        found[lanes] = signed(bits, width).view(np.uint64) if negative else bits
+        return concrete(found, wide)
+    ids = part
+    if len(part) != m.lanes:
+        ids = np.zeros(m.lanes, np.int64)
+        ids[lanes] = part
+    if negative:
+        return Value(ids=m.table.make(f"cvt.s{8 * wide}.s{8 * width}", wide, ids))
+    return Value(ids=extended(m, Value(ids=ids), width, wide))
 
 
 def _load_parameter(m: Machine, i: Instruction, act: Mask | None) -> None:

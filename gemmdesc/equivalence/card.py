@@ -249,15 +249,15 @@ def _packed(
 
 
 @functools.cache
-def find_ptxas() -> Path:
-    """The ptxas that the installed Triton brings for Hopper.
+def find_ptxas(capability: int = 90) -> Path:
+    """The ptxas that the installed Triton uses for a compute capability; it brings several.
 
     Raises:
         LibraryError: there is none.
     """
-    import triton
+    from triton.backends.nvidia.compiler import get_ptxas
 
-    found = Path(str(triton.__file__)).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    found = Path(str(get_ptxas(capability).path))
     if not found.exists():
         raise LibraryError(f"Triton must bring a ptxas (got none at {found})")
     return found
@@ -272,7 +272,8 @@ def assemble(text: str, target: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder) / "text.ptx", Path(folder) / "text.cubin"
         source.write_text(text, encoding="utf-8")
-        command = [str(find_ptxas()), f"--gpu-name={target}", str(source), "-o", str(made)]
+        capability = int("".join(filter(str.isdecimal, target)))
+        command = [str(find_ptxas(capability)), f"--gpu-name={target}", str(source), "-o", str(made)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise LibraryError(f"ptxas must assemble a text (got {done.stderr.strip()[:300]})")

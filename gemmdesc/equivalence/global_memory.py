@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from gemmdesc.equivalence.contents import Contents, Stored
 from gemmdesc.equivalence.nodes import Ids
 from gemmdesc.equivalence.refusal import RefusalError
 from gemmdesc.equivalence.table import Table
@@ -35,15 +36,6 @@ class Access:
     ids: Ids
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Stored:
-    """What a launch leaves behind, byte by byte: one row per byte, sorted by (parameter, offset)."""
-
-    parameter: Ids
-    offset: Ids
-    ids: Ids
-
-
 def pointer_address(parameter: int) -> int:
     """The address that stands for the first byte behind a pointer parameter."""
     return ((parameter + 1) << _SHIFT) + _MIDDLE
@@ -52,8 +44,8 @@ def pointer_address(parameter: int) -> int:
 class GlobalMemory:
     """Loads and stores of all blocks; lanes are numbered through the grid."""
 
-    def __init__(self, table: Table, threads: int, parameters: int) -> None:
-        self._table = table
+    def __init__(self, table: Table, threads: int, parameters: int, contents: Contents) -> None:
+        self._table, self._contents = table, contents
         self._threads = threads
         self._parameters = parameters
         self._loads: list[Access] = []
@@ -62,7 +54,7 @@ class GlobalMemory:
     def load(self, address: npt.NDArray[np.uint64], width: int, lane: Ids, time: int) -> Ids:
         """Nodes of ``width`` bytes at each address; the address has to be aligned to ``width``."""
         parameter, offset = self._split(address, width)
-        ids = self._table.leaves(parameter, offset, width)
+        ids = self._contents.load(parameter, offset, width)
         self._loads.append(Access(parameter, offset, width, lane, time, ids))
         return ids
 

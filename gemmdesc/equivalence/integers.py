@@ -235,3 +235,25 @@ def setp(m: Machine, i: Instruction, act: Mask | None) -> None:
     assert b is not None
     answer = compare(signed(a, width), signed(b, width)) if _signed(i) else compare(a, b)
     m.write(i.operands[0], Value(bits=answer.astype(np.uint64), written=both_written(*values)), act)
+
+
+_REDUCED: dict[str, Callable[..., Any]] = {"max": np.max, "min": np.min, "add": np.sum}
+
+
+def reduce_warp(m: Machine, i: Instruction, act: Mask | None) -> None:
+    """redux.sync of integers that the launch fixes, over whole warps."""
+    known = len(i.parts) == 4 and i.parts[1] == "sync" and i.parts[2] in _REDUCED and i.parts[3] in ("s32", "u32")
+    if not known or len(i.operands) != 3:
+        raise RefusalError("instruction", f"{i.text} is not among the instructions read")
+    m.demand_whole_warps(act, i.opcode)
+    members, value = m.integers(i.operands[2], 4, "a member mask"), m.integers(i.operands[1], 4, i.opcode)
+    m.demand_written(value, act, i.opcode)
+    assert members.bits is not None
+    assert value.bits is not None
+    if (members.bits != 0xFFFFFFFF).any():
+        raise RefusalError("divergence", f"{i.opcode} names a part of a warp")
+    if value.pointer:
+        raise RefusalError("pointer", f"{i.opcode} makes something other than an address of a pointer")
+    bits = m.spread_bits(value.bits).reshape(-1, 32)
+    made = _REDUCED[i.parts[2]](signed(bits, 4) if i.parts[3] == "s32" else bits, axis=1)
+    m.write(i.operands[0], concrete(made.view(np.uint64).repeat(32), 4), act)

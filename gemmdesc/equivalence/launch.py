@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,7 +18,8 @@ class Launch:
     ``arguments``: the integer arguments by position among the entry's parameters (0 first).  A parameter declared as a
     pointer needs none; any other parameter without one is data of unknown value where it is a float, and refuses where
     it is an integer.  ``contraction``: whether ptxas may turn a product and a sum into one fused operation
-    (``--fmad``, on unless told otherwise).
+    (``--fmad``, on unless told otherwise).  ``contents``: by position, the bytes behind a pointer argument where the
+    launch fixes them too, such as a table of offsets; what is loaded from there is as good as an integer argument.
 
     Raises:
         InvalidInputError: an extent is not positive.
@@ -27,6 +29,7 @@ class Launch:
     grid: Dim3 = (1, 1, 1)
     arguments: Mapping[int, int] = field(default_factory=dict)
     contraction: bool = True
+    contents: Mapping[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, extents in (("block", self.block or (1, 1, 1)), ("grid", self.grid)):
@@ -36,4 +39,6 @@ class Launch:
     def __str__(self) -> str:
         block = "as compiled" if self.block is None else "x".join(map(str, self.block))
         arguments = ", ".join(f"{i}={v}" for i, v in sorted(self.arguments.items()))
-        return f"block {block}, grid {'x'.join(map(str, self.grid))}, arguments {{{arguments}}}"
+        said = f"block {block}, grid {'x'.join(map(str, self.grid))}, arguments {{{arguments}}}"
+        tables = (f"{i}: {hashlib.sha256(data).hexdigest()[:16]}" for i, data in sorted(self.contents.items()))
+        return f"{said}, contents {{{', '.join(tables)}}}" if self.contents else said

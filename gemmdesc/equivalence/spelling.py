@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 
-from gemmdesc.descriptor import FusedDot, GEMMDesc, ScalarStep
+from gemmdesc.descriptor import GEMMDesc, ScalarStep, Start
 from gemmdesc.dtypes import DType
 from gemmdesc.equivalence.nodes import Ids
 from gemmdesc.equivalence.table import Table
 from gemmdesc.errors import InvalidInputError
-from gemmdesc.schedule import ROUNDINGS, Op, make_schedule
+from gemmdesc.schedule import ROUNDINGS, Op, Schedule, make_schedule
 
 _WIDENING = {DType.FLOAT16: "cvt.f32.f16", DType.BFLOAT16: "cvt.f32.bf16"}
 _ROUNDING = {
@@ -65,76 +66,112 @@ class Column:
         return None if rest or k < 0 else k
 
 
-def matrix_k(table: Table, stream: int, column: Column) -> tuple[int, ...] | None:
-    """The k of a matrix step's row or column, in order, or None where it holds anything else."""
+def matrix_lanes(table: Table, stream: int, column: Column) -> tuple[int | None, ...]:
+    """The k of each lane of a matrix step's row or column, None where the lane is +0.0.
+
+    Raises:
+        InvalidInputError: a lane holds anything else.
+    """
     words = [stream]
     while table.node(words[0]).name == "tuple":
         words = [child for word in words for child in table.node(word).children]
     size = column.dtype.itemsize
-    found = []
+    found: list[int | None] = []
     for word in words:
         for at in range(0, 4, size):
-            element = table.extract(np.array([word], np.int64), at, size)
-            k = column.stored_k(table, int(element[0]))
-            if k is None:
-                return None
+            element = int(table.extract(np.array([word], np.int64), at, size)[0])
+            here = table.node(element)
+            k = column.stored_k(table, element)
+            if k is None and (here.name != "constant" or here.attributes[0] != 0):
+                raise InvalidInputError(f"stream must hold elements of one row or column (got {here.name})")
             found.append(k)
     return tuple(found)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """Steps over k, in order, from ``start``.  ``fused``: of a scalar step; ``matrix``: the instruction, if any."""
+
+    steps: tuple[tuple[int, ...], ...]
+    fused: bool
+    matrix: str = ""
+    start: Start = Start.ZERO
+
+
 class Spelling:
-    """Expressions of descriptors over one row and one column; ``matrix``: the name of a matrix step's nodes."""
+    """Expressions over one row and one column.
 
-    def __init__(self, table: Table, a: Column, b: Column, matrix: str = "") -> None:
-        self._table, self._a, self._b, self._matrix = table, a, b, matrix
+    A matrix step is a node on the set of k that it takes in: which lanes hold them is not told apart, nor lanes of
+    zeros, which the accumulator models do not see.
+    """
 
-    def node(self, desc: GEMMDesc, k: int) -> int:
-        """The node of ``desc`` at inner size ``k``, before the epilogue and the output's rounding; 0: none has it."""
+    def __init__(self, table: Table, a: Column, b: Column) -> None:
+        self._table, self._a, self._b = table, a, b
+
+    def node(self, desc: GEMMDesc, k: int, matrix: str) -> int:
+        """The node of ``desc`` at inner size ``k``, before the epilogue and the output's rounding.
+
+        ``matrix``: the name of the instruction that takes its matrix steps.
+        """
         schedule = make_schedule(desc, k)
         stack: list[Ids] = []
-        zero = self._table.constants(np.zeros(1, np.uint64), 4)
         for op, argument in schedule.program.tolist():
             match op:
                 case Op.LEAF:
-                    begin, end = schedule.leaf_offsets[argument : argument + 2].tolist()
-                    stack.append(self._chain(desc, schedule.order[begin:end].tolist(), zero))
+                    stack.append(self.chain(_leaf(desc, schedule, argument, matrix)))
                 case Op.ROUND:
-                    for name, width in zip(_ROUNDING[ROUNDINGS[argument]], (2, 4), strict=True):
-                        stack.append(self._table.make(name, width, stack.pop()))
+                    stack.append(self.rounded(stack.pop(), ROUNDINGS[argument]))
                 case Op.ADD:
                     right = stack.pop()
-                    stack.append(self._table.make("add.f32", 4, stack.pop(), right))
+                    stack.append(self.sum(stack.pop(), right))
                 case Op.ADD_TO_ZERO:
-                    stack.append(self._table.make("add.f32", 4, stack.pop(), zero))
+                    stack.append(self.sum(stack.pop(), Start.ZERO))
         (root,) = stack
         return int(root[0])
 
-    def _chain(self, desc: GEMMDesc, ks: list[int], zero: Ids) -> Ids:
-        step, total = desc.accumulator.step, zero
-        if isinstance(step, FusedDot):
-            return self._matrix_chain(desc.accumulator.instruction_k, ks, zero)
-        for k in ks:
+    def chain(self, chain: Chain) -> Ids:
+        """A chain of steps."""
+        total = self._constant(chain.start)
+        for ks in chain.steps:
+            if chain.matrix:
+                row, column = (self._list(c, ks) for c in (self._a, self._b))
+                total = self._table.make(f"one step of {chain.matrix}", 4, row, column, total)
+                continue
+            (k,) = ks
             x, y = self._a.value(self._table, k), self._b.value(self._table, k)
-            if isinstance(step, ScalarStep) and step.fused:
+            if chain.fused:
                 total = self._table.make("fma.rn.f32", 4, x, y, total)
             else:
                 total = self._table.make("add.f32", 4, self._table.make("mul.f32", 4, x, y), total)
         return total
 
-    def _matrix_chain(self, instruction_k: int, ks: list[int], zero: Ids) -> Ids:
-        """Whole matrix instructions only; each runs its steps of ``instruction_k`` in order."""
-        taken = int(self._matrix.split(".")[1].partition("k")[2]) if self._matrix else 0
-        if not taken or taken % instruction_k or len(ks) % taken:
-            return np.zeros(1, np.int64)
-        total = zero
-        for begin in range(0, len(ks), taken):
-            row, column = (self._stream(c, ks[begin : begin + taken]) for c in (self._a, self._b))
-            total = self._table.make(self._matrix, 4, row, column, total)
-        return total
+    def sum(self, first: Ids, second: Ids | Start) -> Ids:
+        """One addition; of +0.0 for ``ZERO``, of -0.0 for ``FIRST``."""
+        return self._table.make("add.f32", 4, first, self._constant(second) if isinstance(second, Start) else second)
 
-    def _stream(self, column: Column, ks: list[int]) -> Ids:
-        per_word = 4 // column.dtype.itemsize
-        elements = [column.element(self._table, k) for k in ks]
-        words = [self._table.concat(elements[i : i + per_word]) for i in range(0, len(ks), per_word)]
-        groups = [self._table.make("tuple", 16, *words[i : i + 4]) for i in range(0, len(words), 4)]
-        return groups[0] if len(groups) == 1 else self._table.make("tuple", 16 * len(groups), *groups)
+    def rounded(self, inner: Ids, dtype: DType) -> Ids:
+        """A value rounded to a narrow type and widened again."""
+        for name, width in zip(_ROUNDING[dtype], (2, 4), strict=True):
+            inner = self._table.make(name, width, inner)
+        return inner
+
+    def _constant(self, start: Start) -> Ids:
+        return self._table.constants(np.array([0 if start is Start.ZERO else 1 << 31], np.uint64), 4)
+
+    def _list(self, column: Column, ks: tuple[int, ...]) -> Ids:
+        found = None
+        for k in sorted(ks):
+            found = self._table.longer(found, column.element(self._table, k))
+        return np.zeros(1, np.int64) if found is None else found
+
+
+def _leaf(desc: GEMMDesc, schedule: Schedule, number: int, matrix: str) -> Chain:
+    begin = int(schedule.leaf_offsets[number])
+    first, last = schedule.step_offsets[number : number + 2].tolist()
+    ends = [begin, *schedule.step_ends[first:last].tolist()]
+    order = schedule.order.tolist()
+    steps = tuple(tuple(order[a:b]) for a, b in itertools.pairwise(ends))
+    step = desc.accumulator.step
+    if isinstance(step, ScalarStep):
+        return Chain(steps=steps, fused=step.fused, start=step.start)
+    return Chain(steps=steps, fused=True, matrix=matrix or "no instruction")

@@ -6,13 +6,15 @@ for this block, this grid and these arguments, and under the assumptions that it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from gemmdesc.equivalence import accesses, copies, floats, integers, levels, matrix, matrix_accesses, moves, nodes
+from gemmdesc.equivalence.contents import Contents, Stored
 from gemmdesc.equivalence.contraction import counts_agree
-from gemmdesc.equivalence.global_memory import GlobalMemory, Stored
+from gemmdesc.equivalence.global_memory import GlobalMemory
 from gemmdesc.equivalence.launch import Dim3, Launch
 from gemmdesc.equivalence.machine import BRANCHES, Handler, Machine
 from gemmdesc.equivalence.nodes import Ids
@@ -29,6 +31,7 @@ _LANES, _CELLS, _BLOCKS = 1 << 16, 1 << 25, 1 << 16
 
 #: What every answer rests on.
 DISJOINT = "the memory behind different pointer arguments does not overlap"
+FOLLOWS = "a launch begins after the one before it has ended, and nobody else writes to what it left"
 SAME_COMPILER = "both texts are assembled by one ptxas with the same flags, which keeps every rounding that PTX writes"
 
 PAYLOADS = "a NaN that only neg, abs, selections, a widening of bfloat16 or one value's maximum touch gets one payload"
@@ -36,6 +39,10 @@ PAYLOADS = "a NaN that only neg, abs, selections, a widening of bfloat16 or one 
 
 def _float_or_integer(m: Machine, i: Instruction, act: Mask | None) -> None:
     (floats.arithmetic if floats.is_float(i) else integers.alu)(m, i, act)
+
+
+def _reduce_warp(m: Machine, i: Instruction, act: Mask | None) -> None:
+    (floats if i.parts[-1] == "f32" else integers).reduce_warp(m, i, act)
 
 
 def _convert(m: Machine, i: Instruction, act: Mask | None) -> None:
@@ -56,7 +63,7 @@ HANDLERS: dict[str, Handler] = {
     "selp": moves.select,
     "prmt": moves.permute,
     "shfl": moves.shuffle,
-    "redux": floats.reduce_warp,
+    "redux": _reduce_warp,
     "createpolicy": moves.policy,
     "ld": accesses.load,
     "st": accesses.store,
@@ -80,14 +87,29 @@ class Walked:
     @property
     def chip(self) -> str:
         """The chip that the text is for, ``sm_90`` for both ``sm_90`` and ``sm_90a``."""
-        return self.entry.target.split(",")[0].strip().rstrip("af")
+        return chip_of(self.entry)
 
 
-def walk(ptx: str, launch: Launch, *, table: Table | None = None, sass: str | None = None) -> Walked:
+def chip_of(entry: Entry) -> str:
+    """The chip of an entry's target, without the letter that stands for its own features."""
+    return entry.target.split(",")[0].strip().rstrip("af")
+
+
+def walk(
+    ptx: str,
+    launch: Launch,
+    *,
+    table: Table | None = None,
+    sass: str | None = None,
+    after: Walked | None = None,
+    taking: Mapping[int, int] | None = None,
+) -> Walked:
     """Execute every thread of ``ptx`` under ``launch``.
 
     ``sass``: the assembled text, which can confirm that no product was fused into a sum.  ``table``: where expressions
-    go; walks that share one share their nodes.
+    go; walks that share one share their nodes.  ``after``: the launch before this one, of which ``taking`` says what
+    lies behind this one's pointer parameters: {parameter here: parameter there}.  Leaves are then those of the launch
+    before, and everything that is loaded has to come from there, or from the contents that ``launch`` gives.
 
     Raises:
         RefusalError: the kernel cannot be decided; the message says why.
@@ -96,25 +118,29 @@ def walk(ptx: str, launch: Launch, *, table: Table | None = None, sass: str | No
     entry = parse_ptx(ptx)
     _demand_known(entry)
     block = _block(entry, launch)
-    table = Table() if table is None else table
+    if after is not None and chip_of(entry) != after.chip:
+        raise RefusalError("launch", f"the launch before is for another chip ({after.chip})")
+    table = (Table() if table is None else table) if after is None else after.table
+    left = None if after is None else {here: (after.stored, there) for here, there in (taking or {}).items()}
     threads = block[0] * block[1] * block[2]
     total = launch.grid[0] * launch.grid[1] * launch.grid[2]
     if total > _BLOCKS:
         raise RefusalError("budget", f"the grid has more than {_BLOCKS} blocks")
-    memory = GlobalMemory(table, threads, len(entry.parameters))
     grain = _grain(entry)
     together = max(1, min(_LANES // threads, _CELLS // (LARGEST // grain)))
-    contractible: dict[str, None] = {}
-    assumed: dict[str, None] = {}
-    for first in range(0, total, together):
-        blocks = range(first, min(first + together, total))
-        machine = Machine(entry, launch, block, blocks=blocks, table=table, memory=memory, grain=grain)
-        machine.run(HANDLERS)
-        contractible |= machine.contractible
-        assumed |= machine.assumed
+    contents = Contents(table, launch.contents, left)
+    try:
+        ran = _run(entry, launch, block, table, contents, grain, together)
+    except RefusalError as error:
+        if error.code != "divergence" or together == 1 or total == 1:
+            raise
+        # Blocks that run side by side may part where each of them stays whole.
+        ran = _run(entry, launch, block, table, contents, grain, 1)
+    memory, contractible, assumed = ran
     stored = memory.finish()
     payloads = [PAYLOADS] if reaches_loose(table, stored.ids) else []
-    assuming = [DISJOINT, SAME_COMPILER, *sorted(assumed), *payloads]
+    before = [] if after is None else [*after.assuming, FOLLOWS]
+    assuming = [*dict.fromkeys((DISJOINT, SAME_COMPILER, *before, *sorted(assumed), *payloads))]
     if contractible:
         if sass is None or not counts_agree(entry, sass):
             raise RefusalError(
@@ -123,6 +149,24 @@ def walk(ptx: str, launch: Launch, *, table: Table | None = None, sass: str | No
             )
         assuming.append("no product was fused into a sum: the assembled text has as many of each as PTX")
     return Walked(entry=entry, launch=launch, table=table, stored=stored, assuming=tuple(assuming))
+
+
+def _run(
+    entry: Entry, launch: Launch, block: Dim3, table: Table, contents: Contents, grain: int, together: int
+) -> tuple[GlobalMemory, dict[str, None], dict[str, None]]:
+    """Every block, ``together`` at a time: memory, what ptxas may fuse or drop, and what is taken for granted of it."""
+    threads = block[0] * block[1] * block[2]
+    total = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    memory = GlobalMemory(table, threads, len(entry.parameters), contents)
+    contractible: dict[str, None] = {}
+    assumed: dict[str, None] = {}
+    for first in range(0, total, together):
+        blocks = range(first, min(first + together, total))
+        machine = Machine(entry, launch, block, blocks=blocks, table=table, memory=memory, grain=grain)
+        machine.run(HANDLERS)
+        contractible |= machine.contractible
+        assumed |= machine.assumed
+    return memory, contractible, assumed
 
 
 def reaches_loose(table: Table, roots: Ids) -> bool:
