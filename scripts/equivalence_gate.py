@@ -57,13 +57,16 @@ def key(row: dict[str, Any]) -> str:
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """All whole lines of all shards, one per configuration."""
+    """All whole lines of all shards, one per configuration; none of an earlier reading."""
+    from gemmdesc.equivalence.answers import READING
+
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("rows-*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
             if line.endswith("\n"):
                 row = json.loads(line)
-                found[key(row)] = row
+                if row.get("reading") == READING:
+                    found[key(row)] = row
     return list(found.values())
 
 
@@ -99,9 +102,12 @@ class Reader:
     def compiled(self, name: str, choice: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """The beginning of a row, and the compiled kernel or None."""
         began = time.perf_counter()
+        from gemmdesc.equivalence.answers import READING
+
         case = self.cases[name]
         kinds = [kind for _, kind in case.pointers]
-        row: dict[str, Any] = {"case": name, "choice": choice, "kernel": case.kernel.__name__, "kinds": kinds}
+        row: dict[str, Any] = {"case": name, "choice": choice, "kernel": case.kernel.__name__, "kinds": kinds,
+                               "reading": READING}  # fmt: skip
         try:
             kernel = self.corpus.compile_case(case, choice, 90)
         except Exception as error:  # noqa: BLE001 - a compiler's failure is a row, whatever it raises

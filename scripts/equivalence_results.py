@@ -1,6 +1,7 @@
 """Write docs/results/equivalence.json from the rows of campaigns and the summary of a gate.
 
-    python scripts/equivalence_results.py docs/results/equivalence.json --rows ROWS.jsonl ... [--gate OUT/summary.json]
+    python scripts/equivalence_results.py
+        docs/results/equivalence.json --rows ROWS.parquet ... [--gate OUT/summary.json]
 
 Every figure is counted from the files given; what a file does not have is not in the result.
 """
@@ -20,17 +21,6 @@ from typing import Any
 #: What the gate's claim keeps of its summary; lists of examples stay in the summary.
 KEPT = ("claim", "command", "card", "versions", "date", "counts", "declined_by_reason", "seconds")
 Row = dict[str, Any]
-
-
-def rows_of(paths: list[Path]) -> list[Row]:
-    """All whole lines, one per configuration, chip and compiler."""
-    found: dict[str, Row] = {}
-    for path in paths:
-        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-            if line.endswith("\n"):
-                row = json.loads(line)
-                found[json.dumps([row[n] for n in ("case", "choice", "arch", "triton")], sort_keys=True)] = row
-    return list(found.values())
 
 
 def texts_of(rows: list[Row]) -> list[Row]:
@@ -174,7 +164,9 @@ def main() -> None:
     parser.add_argument("--gate", type=Path, default=None)
     options = parser.parse_args()
     claims: list[Row] = []
-    rows = rows_of(options.rows)
+    from gemmdesc.equivalence.campaign_rows import load_rows
+
+    rows = load_rows(options.rows)
     if rows:
         given = facts(rows, options.rows)
         claims += [c for c in (campaign(rows, given), trees(rows, given), times(rows, given)) if c is not None]

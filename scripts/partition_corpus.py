@@ -1,10 +1,12 @@
 """Compile a corpus of Triton kernels without a GPU and sort its configurations into classes of equal bits.
 
     python scripts/partition_corpus.py rows.jsonl --arch 90,100,103 [--wide] [--cases row_sum,gemm] [--most 1000]
+        [--known tests/observations/equivalence-rows.parquet] [--store tests/observations/equivalence-rows.parquet]
 
 One JSON row per configuration: the case, its knobs, the chip, the compiler, a digest of the text, and a class or a
-refusal.  Texts are not kept.  Rows that are in the file already are not made again, so that a stopped campaign goes on
-where it was; the summary is over all rows of the file.
+refusal.  Texts are not kept.  Rows that are in the file already, or in one that ``--known`` names, are not made again,
+so that a stopped campaign goes on where it was; the summary is over all of them.  ``--store`` writes them all into a
+small Parquet file at the end, ``--most 0 --store FILE`` at once.  Rows of an earlier reading are made again.
 """
 
 from __future__ import annotations
@@ -40,20 +42,13 @@ def load_corpus(path: Path) -> ModuleType:
     return module
 
 
-def key(row: dict[str, Any]) -> str:
-    """What makes a row the row of its configuration."""
-    return json.dumps([row[name] for name in ("case", "choice", "arch", "triton")], sort_keys=True)
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file; a last line that a stop cut short is taken off it."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
-    return [json.loads(line) for line in whole.splitlines()]
+def end_last_line(path: Path) -> None:
+    """Take off a last line that a stop cut short."""
+    if path.exists():
+        text = path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            path.write_text(whole, encoding="utf-8")
 
 
 def planned(corpus: ModuleType, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -82,8 +77,9 @@ def finish(
 ) -> dict[str, Any]:
     """A row with its text's digest and its class, or why it has none; a text under one launch is read once."""
     from gemmdesc.equivalence import Kernel, Refused, read, signature
-    from gemmdesc.equivalence.answers import text_digest
+    from gemmdesc.equivalence.answers import READING, text_digest
 
+    row = {**row, "reading": READING}
     began = time.perf_counter()
     try:
         ptx = corpus.compile_case(case, row["choice"], row["arch"]).asm["ptx"]
@@ -137,14 +133,19 @@ def main() -> None:
     parser.add_argument("--cases", default="", help="beginnings of case names")
     parser.add_argument("--wide", action="store_true", help="three sizes, more warps and stages")
     parser.add_argument("--most", type=int, default=None, help="new rows to make at most")
+    parser.add_argument("--known", type=Path, nargs="*", default=[], help="files with rows that need not be made")
+    parser.add_argument("--store", type=Path, default=None, help="a Parquet file for all rows")
     parser.add_argument("--processes", type=int, default=cpu_count())
     parser.add_argument("--corpus", type=Path, default=CORPUS)
     options = parser.parse_args()
 
-    done = rows_of(options.rows)
-    known = {key(row) for row in done}
+    from gemmdesc.equivalence.campaign_rows import load_rows, row_key, store_rows
+
+    end_last_line(options.rows)
+    done = load_rows([*options.known, *([options.rows] if options.rows.exists() else [])])
+    known = {row_key(row) for row in done}
     corpus = load_corpus(options.corpus)
-    rows = [row for row in planned(corpus, options) if key(row) not in known][: options.most]
+    rows = [row for row in planned(corpus, options) if row_key(row) not in known][: options.most]
     print(f"{len(known)} rows are there, {len(rows)} to make", file=sys.stderr)
     chunks = [rows[i : i + 16] for i in range(0, len(rows), 16)]
     # A campaign that is stopped has rows of every kind.
@@ -161,6 +162,8 @@ def main() -> None:
             sink.flush()
             if number % 10 == 0 or number == len(chunks):
                 print(f"{number} of {len(chunks)} chunks", file=sys.stderr)
+    if options.store is not None:
+        store_rows(options.store, done)
     print(json.dumps(summary(done), indent=1))
 
 

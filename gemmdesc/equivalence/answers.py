@@ -18,6 +18,9 @@ from gemmdesc.equivalence.walk import Walked, output_digests, walk
 
 #: Refusals after which one text under one launch still is one computation.
 _SAME_TEXT = ("instruction", "data_dependent", "contraction", "budget", "syntax")
+#: What a signature means, and what is read at all: it counts up whenever either changes, so that classes that were
+#: stored before are not compared with classes of today.
+READING = 2
 #: Assembled by nobody knows what.
 UNSTATED = ""
 
