@@ -47,6 +47,7 @@ def normal_form(desc: GEMMDesc, k: int) -> NormalForm:
     schedule = make_schedule(desc, k)
     root = _fold(desc, schedule)
     parts = [b"gemm", desc.a_dtype.value.encode(), desc.b_dtype.value.encode()]
+    parts += [to_text(cast).encode() for cast in (desc.a_cast, desc.b_cast) if cast is not None]
     for step in desc.epilogue:
         if isinstance(step, CastTo):
             root = _round(root, step.dtype)

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import config
 
+from gemmdesc.arithmetic.casts import cast_operand
 from gemmdesc.arithmetic.decode import decode_rows, decode_tiles
 from gemmdesc.arithmetic.epilogue import EpilogueInputs, apply_epilogue
 from gemmdesc.arithmetic.kernels import LANES, FusedParameters, Operand, Program, Target, execute, tasks
 from gemmdesc.bits import Bits, bits_dtype, from_float32, to_float32
-from gemmdesc.descriptor import Accumulator, FusedDot, GEMMDesc, ResidueLast, Rounding, ScalarStep
+from gemmdesc.descriptor import Accumulator, FusedDot, GEMMDesc, OperandCast, ResidueLast, Rounding, ScalarStep
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.schedule import ROUNDINGS, Schedule, make_schedule
@@ -64,8 +65,8 @@ def replay(
     m, n, k = _check_operands(desc, a, b)
     chosen_rows, chosen_cols = _indices("rows", rows, m), _indices("cols", cols, n)
     schedule = make_schedule(desc, k)
-    left = Side(bits=a, dtype=desc.a_dtype, chosen=chosen_rows)
-    right = Side(bits=b.T, dtype=desc.b_dtype, chosen=chosen_cols)
+    left = _side(a, desc.a_dtype, desc.a_cast, chosen_rows)
+    right = _side(b.T, desc.b_dtype, desc.b_cast, chosen_cols)
     values = _run(desc.accumulator.step, schedule, left, right, None)
     values = apply_epilogue(values, desc.epilogue, epilogue, shape=(m, n), rows=chosen_rows, cols=chosen_cols)
     return from_float32(values, desc.output_dtype)
@@ -98,6 +99,12 @@ def fused_dot(step: FusedDot, a: Bits, b: Bits, c: Bits, *, a_dtype: DType, b_dt
     left = Side(bits=a, dtype=a_dtype, chosen=np.arange(m))
     right = Side(bits=b.T, dtype=b_dtype, chosen=np.arange(n))
     return from_float32(_run(step, make_schedule(desc, k), left, right, start), step.accumulator_dtype)
+
+
+def _side(bits: Bits, dtype: DType, cast: OperandCast | None, chosen: Index) -> Side:
+    if cast is None:
+        return Side(bits=bits, dtype=dtype, chosen=chosen)
+    return Side(bits=cast_operand(bits[chosen], cast), dtype=cast.dtype, chosen=np.arange(len(chosen)))
 
 
 def _check_operands(desc: GEMMDesc, a: Bits, b: Bits) -> tuple[int, int, int]:

@@ -20,7 +20,11 @@ from gemmdesc.descriptor import (
     Start,
 )
 
-_ROUNDED = {Rounding.TOWARD_ZERO: "toward zero", Rounding.NEAREST_EVEN: "to nearest even"}
+_ROUNDED = {
+    Rounding.TOWARD_ZERO: "toward zero",
+    Rounding.NEAREST_EVEN: "to nearest even",
+    Rounding.NEAREST_AWAY: "to nearest, ties away from zero",
+}
 
 
 def in_words(desc: GEMMDesc, k: int) -> tuple[str, ...]:
@@ -33,6 +37,9 @@ def in_words(desc: GEMMDesc, k: int) -> tuple[str, ...]:
     for depth, cut in enumerate(desc.cuts):
         lines.append(_cut(cut, length, "k is" if depth == 0 else "each of them is"))
         length = min(length, cut.layout.span) if isinstance(cut.layout, Contiguous) else -(-length // cut.layout.count)
+    for name, cast in (("A", desc.a_cast), ("B", desc.b_cast)):
+        if cast is not None:
+            lines.append(f"each element of {name} is rounded to {cast.dtype.value}, {_ROUNDED[cast.rounding]}")
     lines.append(_chain(desc))
     lines += [_fold(cut) for cut in reversed(desc.cuts)]
     lines += [_step(step) for step in desc.epilogue]

@@ -206,6 +206,10 @@ def pieces(rule: Rule) -> dict[str, tuple[ChangeKind, str]]:
     residue = desc.accumulator.residue
     found["residue"] = (ChangeKind.ORDER_CHANGED, "first" if isinstance(residue, ResidueFirst) else "last")
     found["accumulator.step"] = (ChangeKind.ACCUMULATOR_CHANGED, to_text(desc.accumulator.step))
+    for name in ("a_cast", "b_cast"):
+        cast = getattr(desc, name)
+        if cast is not None:
+            found[name] = (ChangeKind.ACCUMULATOR_CHANGED, to_text(cast))
     for path, text in sizes.items():
         if path.startswith("cuts."):
             found[path] = (ChangeKind.SPLIT_CHANGED, text)
