@@ -14,10 +14,10 @@ from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.library.interface import Library, Window
 from gemmdesc.mutants import mutants
 from gemmdesc.normal_form import normal_form
-from gemmdesc.operands import Family, HashOperand, Operand
+from gemmdesc.operands import Family, HashOperand, MaskedOperand, Operand, RetypedOperand
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.telling import MUTANT_K
-from gemmdesc.problem import Failed, GemmProblem, environment
+from gemmdesc.problem import ComputeType, Failed, GemmProblem, environment
 from gemmdesc.rivals import rival_set_operands
 from gemmdesc.rule import Rule, evaluate_rule
 
@@ -30,6 +30,8 @@ RIVAL_ROWS = 96
 FAMILIES = (
     Family.CANCELLING, Family.NEGATIVE_ZERO, Family.WIDE, Family.SPECIALS, Family.CANCELLING, Family.RAMP,
 )  # fmt: skip
+#: The bits of a float32 pattern down to the one below tfloat32's last.
+_TIES = 0xFFFFF000
 
 
 class Verdict(Enum):
@@ -115,21 +117,39 @@ def operands(
         changed = [m.desc for m in mutants(desc, problem.k)] if problem.k <= MUTANT_K else []
         pool = {normal_form(d, problem.k): d for d in (*others, *changed)}
         pool.pop(own, None)
-        made = rival_set_operands(
-            desc, tuple(pool.values()), problem.k, seed=draw.seed, draw=draw.number, dtype=problem.a_dtype
-        )
+        made = _rivals(problem, desc, tuple(pool.values()), draw)
         if made is not None:
-            return made if problem.m >= problem.n else made[::-1]
+            return made
     return plain_operands(problem, draw)
 
 
+def _rivals(
+    problem: GemmProblem, desc: GEMMDesc, others: Sequence[GEMMDesc], draw: Draw
+) -> tuple[Operand, Operand] | None:
+    """Operands against rivals, the patterns in the operand of the longer side; of tfloat32 values where it is cast."""
+    cast = desc.a_cast or desc.b_cast
+    dtype = cast.dtype if cast is not None else problem.a_dtype
+    made = rival_set_operands(desc, others, problem.k, seed=draw.seed, draw=draw.number, dtype=dtype)
+    if made is None:
+        return None
+    walked, steady = made
+    if cast is not None:
+        # tfloat32 patterns are float32 patterns too.
+        walked, steady = (RetypedOperand(source=x, dtype=problem.a_dtype) for x in made)
+    return (walked, steady) if problem.m >= problem.n else (steady, walked)
+
+
 def plain_operands(problem: GemmProblem, draw: Draw) -> tuple[Operand, Operand]:
-    """Hashed operands of the family that the draw's number names."""
+    """Hashed operands of the family that the draw's number names.
+
+    Where float32 operands may be rounded to tfloat32, every second draw lies on ties of that format.
+    """
     family = FAMILIES[draw.number % len(FAMILIES)]
-    return (
-        HashOperand(dtype=problem.a_dtype, family=family, seed=draw.seed, draw=draw.number, role="a"),
-        HashOperand(dtype=problem.b_dtype, family=family, seed=draw.seed, draw=draw.number, role="b"),
-    )
+    a: Operand = HashOperand(dtype=problem.a_dtype, family=family, seed=draw.seed, draw=draw.number, role="a")
+    b: Operand = HashOperand(dtype=problem.b_dtype, family=family, seed=draw.seed, draw=draw.number, role="b")
+    if problem.compute_type is ComputeType.COMPUTE_32F_FAST_TF32 and draw.number % 2 == 0:
+        a, b = MaskedOperand(source=a, mask=_TIES), MaskedOperand(source=b, mask=_TIES)
+    return a, b
 
 
 def choose_window(problem: GemmProblem, draw: Draw, side: int = WINDOW_SIDE) -> Window:

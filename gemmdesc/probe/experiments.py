@@ -39,6 +39,11 @@ class Reader(Protocol):
         """Experiments that one launch holds."""
         ...
 
+    @property
+    def along_m(self) -> bool:
+        """Whether patterns lie in A, one a row of D; else in B, one a column."""
+        ...
+
     def values(self, patterns: Sequence[Pattern], *, other: float = 1.0) -> Floats:
         """One output value per pattern; every product is with ``other`` (1.0).
 

@@ -8,7 +8,7 @@ environment of the declared domain, is not a difference.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from gemmdesc.descriptor import (
@@ -17,6 +17,7 @@ from gemmdesc.descriptor import (
     Cut,
     FusedDot,
     GEMMDesc,
+    OperandCast,
     Rounding,
     Short,
     Start,
@@ -24,6 +25,7 @@ from gemmdesc.descriptor import (
 from gemmdesc.dtypes import DType
 from gemmdesc.expressions import Const, Expr, Var, evaluate
 from gemmdesc.normal_form import normal_form
+from gemmdesc.probe.formats import operand_casts
 from gemmdesc.probe.learn import Allowed, Example, learn_integer
 from gemmdesc.probe.nest import Level, NestError, compress_parts
 from gemmdesc.probe.reading import Reading, StepArithmetic
@@ -88,6 +90,9 @@ def infer_rules(
         return Unexplained(reason=str(error))
     step = _fused_dot([r.arithmetic for r in readings], zero_exponent)
     options = step_options(readings)
+    casts = operand_casts(readings)
+    if casts is None:
+        return Unexplained(reason="what is multiplied of the operands fits no cast to tfloat32")
     if step is None or not options:
         what = "step arithmetic" if step is None else "step boundaries"
         return Unexplained(reason=f"the readings allow no {what}")
@@ -103,7 +108,13 @@ def infer_rules(
         for o, t in product(options, types)
         for chosen in integers
     ]
-    return distinct_rules(rules[: 2 * MOST_SURVIVORS], [*environments, *domain])[:MOST_SURVIVORS]
+    rules = [_cast(rule, casts) for rule in rules[: 2 * MOST_SURVIVORS]]
+    return distinct_rules(rules, [*environments, *domain])[:MOST_SURVIVORS]
+
+
+def _cast(rule: Rule, casts: tuple[OperandCast | None, OperandCast | None]) -> Rule:
+    structure = replace(rule.structure, a_cast=casts[0], b_cast=casts[1])
+    return Rule(structure=structure, integers=rule.integers)
 
 
 def distinct_rules(rules: Sequence[Rule], environments: Sequence[Mapping[str, int]]) -> tuple[Rule, ...]:

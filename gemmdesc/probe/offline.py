@@ -20,7 +20,7 @@ from gemmdesc.operands import Operand
 from gemmdesc.probe.campaign import Campaign, Findings, Options
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.records import session_from_plain
-from gemmdesc.probe.sampling import Regime, Scope
+from gemmdesc.probe.sampling import Kind, Regime, Scope
 from gemmdesc.probe.workers import InProcess
 from gemmdesc.problem import AlgoConfig, DeviceId, Failed, GemmProblem, Launch, LibraryId, Refused
 
@@ -75,6 +75,7 @@ def recorded_scope(about: Mapping[str, Any]) -> Scope:
         regimes=tuple(Regime(r) for r in about["regimes"]),
         workspace_limit_bytes=about["workspace_limit_bytes"],
         misaligned_share=about["misaligned_share"],
+        kind=Kind(about.get("kind", Kind.PLAIN.value)),
     )
 
 

@@ -9,7 +9,8 @@ from itertools import pairwise
 from gemmdesc.dtypes import DType
 from gemmdesc.probe.calibrate import calibrate_merge, calibrate_step, calibrate_zero
 from gemmdesc.probe.experiments import Reader, magnitudes
-from gemmdesc.probe.reading import MergeTypes, Reading, StepArithmetic, StepWindow
+from gemmdesc.probe.formats import read_formats, read_fused_products
+from gemmdesc.probe.reading import MergeTypes, OperandFormat, Reading, StepArithmetic, StepWindow
 from gemmdesc.probe.tree import Tree, TreeError, chain_items, leaves
 from gemmdesc.probe.walks import (
     read_element_tree,
@@ -37,12 +38,14 @@ def read_answer(reader: Reader, problem: GemmProblem, answer: AlgoConfig) -> Rea
     summed_k, holes = read_summed(reader)
     anomalies = [f"k = {h} is not summed" for h in holes]
     fused = read_fused(reader, summed_k, size)
+    a_format, b_format = _formats(reader, problem, summed_k)
     if not fused:
         tree = read_sampled_tree(reader, summed_k, size)
         return Reading(
             problem=problem, answer=answer, summed_k=summed_k, part_ends=(summed_k,), part_tree=0, windows=(),
             arithmetic=StepArithmetic(), merge=MergeTypes(), fused=fused, element_tree=tree,
-            negative_zero=read_negative_zero(reader, summed_k), anomalies=tuple(anomalies),
+            negative_zero=read_negative_zero(reader, summed_k), a_format=a_format, b_format=b_format,
+            fused_products=_fused_products(reader, problem, tree), anomalies=tuple(anomalies),
         )  # fmt: skip
     tree = read_element_tree(reader, summed_k, size)
     part_ends = read_part_ends(reader, summed_k, size)
@@ -56,8 +59,24 @@ def read_answer(reader: Reader, problem: GemmProblem, answer: AlgoConfig) -> Rea
     return Reading(
         problem=problem, answer=answer, summed_k=summed_k, part_ends=part_ends, part_tree=part_tree,
         windows=tuple(windows), arithmetic=_calibrate(reader, problem, windows, part_ends), merge=merge, fused=True,
-        element_tree=tree, anomalies=(*anomalies, *trouble),
+        element_tree=tree, a_format=a_format, b_format=b_format, anomalies=(*anomalies, *trouble),
     )  # fmt: skip
+
+
+def _formats(
+    reader: Reader, problem: GemmProblem, summed_k: int
+) -> tuple[OperandFormat | None, OperandFormat | None]:
+    """What is multiplied of A and of B, where both are of float32."""
+    if not summed_k or {problem.a_dtype, problem.b_dtype, problem.d_dtype} != {DType.FLOAT32}:
+        return None, None
+    walked, steady = read_formats(reader)
+    return (walked, steady) if reader.along_m else (steady, walked)
+
+
+def _fused_products(reader: Reader, problem: GemmProblem, tree: Tree | None) -> bool | None:
+    if tree is None or {problem.a_dtype, problem.b_dtype, problem.d_dtype} != {DType.FLOAT32}:
+        return None
+    return read_fused_products(reader, sorted(leaves(tree)))
 
 
 def _further_windows(part_ends: Sequence[int]) -> list[tuple[int, int]]:

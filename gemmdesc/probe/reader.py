@@ -22,7 +22,7 @@ class LibraryReader:
 
     def __init__(self, library: Library, problem: GemmProblem, answer: AlgoConfig) -> None:
         self._library, self._problem, self._answer = library, problem, answer
-        self._along_m = problem.m >= problem.n
+        self.along_m: bool = problem.m >= problem.n
         self.launches = 0
         self.experiments = 0
 
@@ -36,7 +36,7 @@ class LibraryReader:
 
     @property
     def operand_dtype(self) -> DType:
-        return self._problem.a_dtype if self._along_m else self._problem.b_dtype
+        return self._problem.a_dtype if self.along_m else self._problem.b_dtype
 
     def values(self, patterns: Sequence[Pattern], *, other: float = 1.0) -> Floats:
         """See :class:`~gemmdesc.probe.experiments.Reader`."""
@@ -46,13 +46,13 @@ class LibraryReader:
 
     def _block(self, patterns: Sequence[Pattern], other: float) -> Floats:
         problem = self._problem
-        dtype, steady_dtype = self.operand_dtype, problem.b_dtype if self._along_m else problem.a_dtype
+        dtype, steady_dtype = self.operand_dtype, problem.b_dtype if self.along_m else problem.a_dtype
         walked = SparseOperand(dtype=dtype, background_bits=0, entries=to_entries(patterns, dtype))
         steady = ConstantOperand(dtype=steady_dtype, value_bits=encode(other, steady_dtype))
         index, zero = np.arange(len(patterns), dtype=np.int64), np.zeros(1, dtype=np.int64)
         a: Operand
         b: Operand
-        if self._along_m:
+        if self.along_m:
             a, b, window = walked, steady, Window(rows=index, columns=zero)
         else:
             a, b, window = steady, walked, Window(rows=zero, columns=index)

@@ -14,6 +14,7 @@ from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.examples import Variant
 from gemmdesc.probe.projection import Row, Solved
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
+from gemmdesc.probe.sampling import Kind
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.trials import Verified
 from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion, Transpose
@@ -35,6 +36,8 @@ def identity(library: LibraryId, device: DeviceId, options: Options) -> dict[str
         "output_float32": scope.output_float32,
         "workspace_limit_bytes": scope.workspace_limit_bytes,
         "misaligned_share": scope.misaligned_share,
+        # Campaigns of before there were kinds go on.
+        **({} if scope.kind is Kind.PLAIN else {"kind": scope.kind.value}),
     }
 
 
