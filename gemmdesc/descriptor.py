@@ -188,7 +188,10 @@ class OperandCast:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Multiply by alpha, one float32 rounding."""
+    """Multiply by alpha, one float32 rounding.
+
+    The scales of 8-bit operands are part of alpha: their product is formed in float32, then times alpha proper.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +224,12 @@ class CastTo:
         _instance("cast_to.dtype", self.dtype, DType)
 
 
-EpilogueStep = Scale | AddC | AddBias | Relu | CastTo
+@dataclass(frozen=True, kw_only=True)
+class ScaleOutput:
+    """Multiply by the scale of an 8-bit output, one float32 rounding."""
+
+
+EpilogueStep = Scale | AddC | AddBias | Relu | CastTo | ScaleOutput
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ _TAGS: dict[str, type] = {
     "add_bias": d.AddBias,
     "relu": d.Relu,
     "cast_to": d.CastTo,
+    "scale_output": d.ScaleOutput,
     "operand_cast": d.OperandCast,
 }
 _NAMES = {cls: tag for tag, cls in _TAGS.items()}

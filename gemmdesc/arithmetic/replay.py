@@ -24,6 +24,8 @@ Index = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
 _NO_EPILOGUE = EpilogueInputs()
+#: Types that a finished sum may be rounded to.
+_OUTPUTS = (*ROUNDINGS, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 #: Beyond these a zero's exponent hides every product, or none, of the formats that a descriptor may name.
 _LOWEST_ZERO, _HIGHEST_ZERO = -400, 400
 #: Multiply-adds below which starting threads costs more than it saves.
@@ -60,7 +62,7 @@ def replay(
 
     Raises:
         InvalidInputError: shapes, element types or indices do not fit; the descriptor names an operand type wider than
-            32 bits or an output type other than float16, bfloat16, float32; the sum of a step does not fit 53 bits.
+            32 bits or an output type other than float16, bfloat16, float32 and the 8-bit floats; the sum of a step does not fit 53 bits.
     """
     m, n, k = _check_operands(desc, a, b)
     chosen_rows, chosen_cols = _indices("rows", rows, m), _indices("cols", cols, n)
@@ -118,8 +120,8 @@ def _check_operands(desc: GEMMDesc, a: Bits, b: Bits) -> tuple[int, int, int]:
             )
     if a.shape[1] != b.shape[0]:
         raise InvalidInputError(f"b must have as many rows as a has columns, {a.shape[1]} (got {b.shape[0]})")
-    if desc.output_dtype not in ROUNDINGS:
-        known = ", ".join(d.value for d in ROUNDINGS)
+    if desc.output_dtype not in _OUTPUTS:
+        known = ", ".join(d.value for d in _OUTPUTS)
         raise InvalidInputError(f"output_dtype must be one of {known} (got {desc.output_dtype.value})")
     return a.shape[0], b.shape[1], a.shape[1]
 

@@ -16,6 +16,7 @@ from gemmdesc.descriptor import (
     Rounding,
     ScalarStep,
     Scale,
+    ScaleOutput,
     Short,
     Start,
 )
@@ -96,5 +97,7 @@ def _step(step: EpilogueStep) -> str:
             return "plus the bias, rounded to float32"
         case Relu():
             return "the larger of it and +0.0"
+        case ScaleOutput():
+            return "times the output's scale, rounded to float32"
         case CastTo(dtype=dtype):
             return f"rounded to {dtype.value}, to nearest even"

@@ -8,16 +8,17 @@ from enum import Enum
 
 import numpy as np
 
-from gemmdesc.arithmetic.replay import replay
-from gemmdesc.bits import Bits, bitwise_equal
+from gemmdesc.bits import bitwise_equal, from_float32, to_float32
 from gemmdesc.descriptor import GEMMDesc
-from gemmdesc.library.interface import Library, Window
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window
+from gemmdesc.library.replayed import replay_problem
 from gemmdesc.mutants import mutants
 from gemmdesc.normal_form import normal_form
-from gemmdesc.operands import Family, HashOperand, MaskedOperand, Operand, RetypedOperand
+from gemmdesc.operands import ConstantOperand, Family, HashOperand, MaskedOperand, Operand, RetypedOperand
+from gemmdesc.probe.reader import empty_inputs
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.telling import MUTANT_K
-from gemmdesc.problem import ComputeType, Failed, GemmProblem, environment
+from gemmdesc.problem import ComputeType, Failed, GemmProblem, ScalarClass, environment, is_float8
 from gemmdesc.rivals import rival_set_operands
 from gemmdesc.rule import Rule, evaluate_rule
 
@@ -93,7 +94,8 @@ def compare_rules(
             break
         a, b = operands(example.problem, lead, draw, rivals)
         window = choose_window(example.problem, draw, side)
-        got = library.run(example.problem, example.answer, a, b, window)
+        inputs = draw_inputs(example.problem, draw)
+        got = library.run(example.problem, example.answer, a, b, window, inputs=inputs)
         if isinstance(got, Failed):
             return tuple(Verdict.DECLINED if d is None else Verdict.REFERENCE_FAILED for d in descs)
         expected: dict[str, bool] = {}
@@ -102,7 +104,8 @@ def compare_rules(
                 continue
             digest = normal_form(desc, example.problem.k).digest
             if digest not in expected:
-                expected[digest] = bitwise_equal(_replayed(desc, example.problem, a, b, window), got)
+                own = replay_problem(desc, example.problem, a, b, window, inputs=inputs)
+                expected[digest] = bitwise_equal(own, got)
             if not expected[digest]:
                 verdicts[i] = Verdict.DIFFERENT
     return tuple(verdicts)
@@ -127,16 +130,50 @@ def _rivals(
     problem: GemmProblem, desc: GEMMDesc, others: Sequence[GEMMDesc], draw: Draw
 ) -> tuple[Operand, Operand] | None:
     """Operands against rivals, the patterns in the operand of the longer side; of tfloat32 values where it is cast."""
+    along_m = problem.m >= problem.n
+    types = (problem.a_dtype, problem.b_dtype) if along_m else (problem.b_dtype, problem.a_dtype)
     cast = desc.a_cast or desc.b_cast
-    dtype = cast.dtype if cast is not None else problem.a_dtype
+    dtype = types[0] if cast is None else cast.dtype
     made = rival_set_operands(desc, others, problem.k, seed=draw.seed, draw=draw.number, dtype=dtype)
     if made is None:
         return None
     walked, steady = made
     if cast is not None:
         # tfloat32 patterns are float32 patterns too.
-        walked, steady = (RetypedOperand(source=x, dtype=problem.a_dtype) for x in made)
-    return (walked, steady) if problem.m >= problem.n else (steady, walked)
+        walked, steady = (RetypedOperand(source=x, dtype=types[0]) for x in made)
+    elif types[1] is not dtype:
+        value = to_float32(steady.bits(1, 1), dtype)
+        if (to_float32(from_float32(value, types[1]), types[1]) != value).any():
+            return None
+        steady = ConstantOperand(dtype=types[1], value_bits=int(from_float32(value, types[1])[0, 0]))
+    return (walked, steady) if along_m else (steady, walked)
+
+
+def draw_inputs(problem: GemmProblem, draw: Draw) -> Inputs:
+    """What the draw's product takes beside its operands: hashed C and bias, and scalars that are no powers of two.
+
+    Rivals differ in their sums; they meet zeros and ones.
+    """
+    p, empty = problem, empty_inputs(problem)
+    if draw.rival:
+        return empty
+    rng = np.random.default_rng([draw.seed, draw.number, 1])
+    odd = [float(np.float32(rng.uniform(0.25, 4.0))) for _ in range(5)]
+    family = FAMILIES[draw.number % len(FAMILIES)]
+    scales: dict[str, float] = {}
+    if is_float8(p.a_dtype):
+        scales = {"a_scale": odd[0], "b_scale": odd[1], "d_scale": odd[2] if is_float8(p.d_dtype) else 1.0}
+    if p.alpha is ScalarClass.OTHER:
+        scales["alpha"] = odd[3]
+    if p.beta is not ScalarClass.ZERO:
+        scales["beta"] = odd[4] if p.beta is ScalarClass.OTHER else 1.0
+    beside = {
+        name: None if given is None else HashOperand(
+            dtype=given.dtype, family=family, seed=draw.seed ^ salt, draw=draw.number, role="a"
+        )
+        for name, given, salt in (("c", empty.c, 1 << 20), ("bias", empty.bias, 1 << 21))
+    }  # fmt: skip
+    return Inputs(**scales, **beside) if scales or any(beside.values()) else NO_INPUTS
 
 
 def plain_operands(problem: GemmProblem, draw: Draw) -> tuple[Operand, Operand]:
@@ -161,7 +198,7 @@ def choose_window(problem: GemmProblem, draw: Draw, side: int = WINDOW_SIDE) -> 
     rows, columns = side, side
     if draw.rival:
         rows, columns = (RIVAL_ROWS, 2) if problem.m >= problem.n else (2, RIVAL_ROWS)
-    return Window(rows=_spread(rng, problem.m, rows), columns=_spread(rng, problem.n, columns))
+    return Window(rows=_spread(rng, problem.d_outer, rows), columns=_spread(rng, problem.n, columns))
 
 
 def _spread(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
@@ -169,9 +206,3 @@ def _spread(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
         return np.arange(size, dtype=np.int64)
     inner = rng.integers(0, size, size=max(0, count - 2))
     return np.unique(np.concatenate([[0, size - 1], inner])).astype(np.int64)
-
-
-def _replayed(desc: GEMMDesc, problem: GemmProblem, a: Operand, b: Operand, window: Window) -> Bits:
-    a_bits = a.bits(problem.m, problem.k, window.rows)
-    b_bits = b.bits(problem.n, problem.k, window.columns)
-    return replay(desc, a_bits, np.ascontiguousarray(b_bits.T))

@@ -25,6 +25,7 @@ from gemmdesc.descriptor import (
 from gemmdesc.dtypes import DType
 from gemmdesc.expressions import Const, Expr, Var, evaluate
 from gemmdesc.normal_form import normal_form
+from gemmdesc.probe.epilogues import with_epilogues
 from gemmdesc.probe.formats import operand_casts
 from gemmdesc.probe.learn import Allowed, Example, learn_integer
 from gemmdesc.probe.nest import Level, NestError, compress_parts
@@ -109,7 +110,8 @@ def infer_rules(
         for chosen in integers
     ]
     rules = [_cast(rule, casts) for rule in rules[: 2 * MOST_SURVIVORS]]
-    return distinct_rules(rules, [*environments, *domain])[:MOST_SURVIVORS]
+    found = with_epilogues(distinct_rules(rules, [*environments, *domain])[:MOST_SURVIVORS], readings)
+    return found or Unexplained(reason="no sequence of steps after the sum gives what was read")
 
 
 def _cast(rule: Rule, casts: tuple[OperandCast | None, OperandCast | None]) -> Rule:
@@ -218,9 +220,8 @@ def _fused_dot(measured: Sequence[StepArithmetic], zero_exponent: int | None) ->
 def _types(readings: Sequence[Reading]) -> list[Types]:
     """Types that every reading allows, plainest first."""
     out = []
-    for partial, merge, start in product(
-        (DType.FLOAT32, readings[0].problem.d_dtype), (DType.FLOAT32, readings[0].problem.d_dtype), Start
-    ):
+    stored = (DType.FLOAT32, readings[0].problem.c_dtype)
+    for partial, merge, start in product(stored, stored, Start):
         choice = Types(partial=partial, merge=merge, start=start)
         if choice not in out and all(_allows(r, choice) for r in readings):
             out.append(choice)
@@ -228,14 +229,22 @@ def _types(readings: Sequence[Reading]) -> list[Types]:
 
 
 def _allows(reading: Reading, choice: Types) -> bool:
-    merge = reading.merge
-    if merge.partial_bits is not None and _TYPE_BY_BITS.get(merge.partial_bits) is not choice.partial:
-        return False
-    if merge.running_bits is not None and _TYPE_BY_BITS.get(merge.running_bits) is not choice.merge:
+    merge, carried = reading.merge, reading.arithmetic.output_bits
+    if not (_keeps(choice.partial, merge.partial_bits, carried) and _keeps(choice.merge, merge.running_bits, carried)):
         return False
     if merge.nearest is False:
         return False
     return merge.starts_at_zero is None or merge.starts_at_zero == (choice.start is Start.ZERO)
+
+
+def _keeps(dtype: DType, bits: int | None, carried: int | None) -> bool:
+    """Whether so many fraction bits may be seen of a value stored as ``dtype``, of which accumulators keep ``carried``.
+
+    A type that holds more than an accumulator keeps shows no more than that.
+    """
+    if bits is None or _TYPE_BY_BITS.get(bits) is dtype:
+        return True
+    return bits == carried and dtype.format.fraction_bits > bits
 
 
 def _rule(

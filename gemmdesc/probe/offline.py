@@ -15,7 +15,7 @@ from typing import Any
 from gemmdesc.bits import Bits
 from gemmdesc.dtypes import parse_dtype
 from gemmdesc.errors import CampaignError
-from gemmdesc.library.interface import Window
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Window
 from gemmdesc.operands import Operand
 from gemmdesc.probe.campaign import Campaign, Findings, Options
 from gemmdesc.probe.journal import Journal
@@ -42,7 +42,14 @@ class RecordedLibrary:
         return None
 
     def run(
-        self, problem: GemmProblem, answer: AlgoConfig, a: Operand, b: Operand, window: Window | None = None
+        self,
+        problem: GemmProblem,
+        answer: AlgoConfig,
+        a: Operand,
+        b: Operand,
+        window: Window | None = None,
+        *,
+        inputs: Inputs = NO_INPUTS,
     ) -> Bits | Failed:
         raise CampaignError(f"library must be at hand to run (got the record of {self.identity.version})")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,21 @@ class OperandFormat:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Beside:
+    """A few products, all others zero, what they met after their sum, and the ``output`` (NaN until it was asked)."""
+
+    pattern: tuple[tuple[int, float], ...]
+    alpha: float
+    beta: float
+    a_scale: float
+    b_scale: float
+    d_scale: float
+    c: float
+    bias: float
+    output: float = math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reading:
     """``part_ends``: exclusive ends of the accumulators, ascending, the last one ``summed_k``.
 
@@ -71,7 +87,7 @@ class Reading:
     products meet in one step (None: too few products to tell); where they do not, nothing further was read but the
     tree over k, of all of them or of some, and ``negative_zero``, whether the output is -0.0 where every product is.
     ``a_format``, ``b_format``: what is multiplied of float32 operands; ``fused_products``: whether their products enter
-    sums on CUDA cores unrounded.  ``launch``: what the library would enqueue, if that was captured.  ``anomalies`` say in words what fits no
+    sums on CUDA cores unrounded.  ``beside``: what scales, C and a bias did.  ``launch``: what the library would enqueue, if that was captured.  ``anomalies`` say in words what fits no
     hypothesis.
     """
 
@@ -89,6 +105,7 @@ class Reading:
     a_format: OperandFormat | None = None
     b_format: OperandFormat | None = None
     fused_products: bool | None = None
+    beside: tuple[Beside, ...] = ()
     launch: Launch | None = None
     anomalies: tuple[str, ...] = ()
     launches: int = 0
@@ -122,11 +139,16 @@ def reading_from_plain(data: dict[str, Any]) -> Reading:
                 "merge": MergeTypes(**data["merge"]),
                 "a_format": _format(data.get("a_format")),
                 "b_format": _format(data.get("b_format")),
+                "beside": tuple(_beside(b) for b in data.get("beside", ())),
                 "anomalies": tuple(data["anomalies"]),
             }
         )
     except (KeyError, TypeError) as error:
         raise InvalidInputError(f"reading must hold the fields of Reading ({error}) (got {sorted(data)})") from None
+
+
+def _beside(data: dict[str, Any]) -> Beside:
+    return Beside(**{**data, "pattern": tuple((int(k), float(v)) for k, v in data["pattern"])})
 
 
 def _format(data: dict[str, Any] | None) -> OperandFormat | None:

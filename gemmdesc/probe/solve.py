@@ -12,6 +12,7 @@ from gemmdesc.descriptor import ScalarStep
 from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
+from gemmdesc.probe.epilogues import with_epilogues
 from gemmdesc.probe.experiments import ReferenceFailed
 from gemmdesc.probe.formats import with_formats
 from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
@@ -171,8 +172,8 @@ class _Solver:
         found = infer_scalar_rules(trees, self._domain, self._hints, others=others)
         if isinstance(found, Unexplained):
             return found
-        formed = with_formats(found, self._readings)
-        return formed or Unexplained(reason="the readings contradict one another on how operands take part", scalar=True)
+        formed = with_epilogues(with_formats(found, self._readings), self._readings)
+        return formed or Unexplained(reason="what is done to operands or sums fits no step", scalar=True)
 
     def _take(self, index: int) -> None:
         self._read.add(index)

@@ -21,7 +21,7 @@ from gemmdesc.probe.compare import (
     rival_draws,
 )
 from gemmdesc.probe.examples import Draws, Variant, elsewhere, examples_of, other_layouts, varied
-from gemmdesc.probe.experiments import ReferenceFailed, magnitudes
+from gemmdesc.probe.experiments import ReferenceFailed, magnitudes_of
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.telling import adding, most_telling
@@ -99,7 +99,7 @@ def _telling(examples: Sequence[Example], rule: Rule | None, rivals: Sequence[Ru
 def _trial_scalar(library: Library, example: Example) -> Verdict:
     reader = LibraryReader(library, example.problem, example.answer)
     try:
-        fused = read_fused(reader, read_summed(reader)[0], magnitudes(example.problem.a_dtype, example.problem.d_dtype))
+        fused = read_fused(reader, read_summed(reader)[0], magnitudes_of(example.problem))
     except ReferenceFailed:
         return Verdict.REFERENCE_FAILED
     return Verdict.DIFFERENT if fused else Verdict.EQUAL

@@ -1,8 +1,7 @@
 """Walks: reading how much of k is summed, where accumulators end, where steps end, and how parts are joined.
 
 Each walk plans experiments, runs them on a :class:`~gemmdesc.probe.experiments.Reader`, and reads the answers.  None
-uses a rounding: with +L, -L, r further apart than any accumulator keeps, r is either there or gone.  That holds for
-formats whose accumulators leave no window in which r survives inside a step but not beside it.
+uses a rounding: with +L, -L, r further apart than any accumulator keeps, r is either there or gone.
 """
 
 from __future__ import annotations
@@ -113,7 +112,8 @@ def read_fused(reader: Reader, summed_k: int, size: Magnitudes) -> bool | None:
 
     L = 1.5 x 2^e, -L and r = 2^(e - 24) on three neighbouring k, r at each of the three in turn.  Where sums are made
     two at a time in float32, two of the three orders add r to L and lose it to a tie; a step that aligns them all to 24
-    or more fraction bits keeps r in every one.
+    or more fraction bits keeps r in every one, and one that aligns them to fewer loses it in every one.  No tree of
+    single additions does that: whichever two of the three meet first, L and -L are these in one of the orders.
     """
     if summed_k < 3:
         return None
@@ -125,8 +125,13 @@ def read_fused(reader: Reader, summed_k: int, size: Magnitudes) -> bool | None:
         for t in first
         for shift in range(3)
     ]
-    kept = (reader.values(patterns) == small).reshape(-1, 3)
-    return bool(kept.all(axis=1).any())
+    got = reader.values(patterns).reshape(-1, 3)
+    lost = (got == 0.0).all(axis=1)
+    if lost.any():
+        # Of these only where r comes out by itself.
+        alone = reader.values([((t + place, small),) for t in first for place in range(3)]).reshape(-1, 3)
+        lost &= (alone == small).all(axis=1)
+    return bool(((got == small).all(axis=1) | lost).any())
 
 
 def read_part_tree(reader: Reader, part_ends: Sequence[int], size: Magnitudes) -> tuple[Tree, tuple[str, ...]]:
