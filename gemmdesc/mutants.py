@@ -107,7 +107,7 @@ def _other_deals(layout: Strided) -> Iterator[Strided]:
 
 
 def _cut_mutants(cut: Cut, output: DType) -> Iterator[tuple[str, str, Cut]]:
-    narrow = output if output is not DType.FLOAT32 else DType.FLOAT16
+    narrow = output if output in (DType.FLOAT16, DType.BFLOAT16) else DType.FLOAT16
     layout = cut.layout
     if isinstance(layout, Contiguous):
         grain = 64 if layout.span % 64 == 0 else 8

@@ -1,0 +1,187 @@
+"""A first look at the other kinds of problems: float32, TF32, 8-bit, batched, with an epilogue, with C added.
+
+    python scripts/read_kinds.py OUT [--seconds 140] [--workers 14] [--kinds tf32,float8] [--library PATH|--simulated]
+
+Scans each kind, then reads answers, the most frequent groups first and one of every group before the second of any,
+until the time is over.  OUT/scan.json holds the counts; OUT/readings.jsonl one record a reading, with all raw
+experiments, so that `python scripts/infer_kinds.py OUT/readings.jsonl` infers again without a library.  What OUT holds
+is not read again, but for failures: the same command goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gemmdesc.dtypes import DType
+from gemmdesc.library.interface import Library
+from gemmdesc.probe.kinds import ReadItem, ScanItem, Scanned, equal_verdicts, in_turn, merged, read_kind, scan_kind
+from gemmdesc.probe.sampling import Kind, Regime, Scope, scope_of_kind
+from gemmdesc.probe.workers import InProcess, ProcessPool, Workers
+
+SEED = 20
+#: Problems of one block of a scan.
+BLOCK = 500
+#: Readings of one group, at most.
+EACH = 4
+#: By name: the kind and its operand types (none: the usual ones).
+NAMES: dict[str, tuple[Kind, tuple[DType, ...]]] = {
+    "float32": (Kind.PLAIN, (DType.FLOAT32,)),
+    "tf32": (Kind.TF32, ()),
+    "float8": (Kind.FLOAT8, ()),
+    "float8_fast": (Kind.FLOAT8_FAST, ()),
+    "batch": (Kind.BATCH, ()),
+    "batch_float32": (Kind.BATCH, (DType.FLOAT32,)),
+    "epilogue": (Kind.EPILOGUE, ()),
+    "add_c": (Kind.ADD_C, ()),
+}
+
+
+class Real:
+    """Opens the library at a path, or torch's own."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path = path
+
+    def __call__(self) -> Library:
+        from gemmdesc.library.cublaslt import CublasLt
+
+        return CublasLt(self.path)
+
+
+class Simulated:
+    """Opens a library with hidden rules of every kind, for a rehearsal."""
+
+    def __call__(self) -> Library:
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+        from tests.kind_samples import library_of_kinds
+
+        return library_of_kinds()
+
+
+def scope_named(name: str, regimes: tuple[Regime, ...] | None) -> Scope:
+    scope = scope_of_kind(*NAMES[name])
+    return scope if regimes is None else replace(scope, regimes=regimes)
+
+
+def careful_read(library: Library, item: ReadItem) -> dict[str, Any]:
+    """:func:`read_kind`; what it raises becomes a record, as the time on a card is short."""
+    try:
+        return read_kind(library, item)
+    except Exception as error:  # noqa: BLE001 - one strange answer must not end the session
+        if "CUDA error" in str(error):
+            # This process's context is lost; others should take what is left.
+            time.sleep(5.0)
+        where = "".join(traceback.format_exc().splitlines(keepends=True)[-8:])
+        return {"kind": item.scope.kind.value, "number": item.number, "failure": f"{type(error).__name__}: {error}",
+                "traceback": where}  # fmt: skip
+
+
+def known(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """The last records of a file by kind and number; a last line that a stop cut short is taken off it."""
+    if not path.exists():
+        return {}
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole, encoding="utf-8")
+    rows = [json.loads(line) for line in whole.splitlines()]
+    return {(r["name"], r["number"]): r for r in rows}
+
+
+def scan(workers: Workers, names: list[str], scopes: dict[str, Scope], problems: int) -> dict[str, Scanned]:
+    """All blocks of all kinds."""
+    items = {
+        ScanItem(scope=scopes[name], seed=SEED, first=first, count=min(BLOCK, problems - first)): name
+        for first in range(0, problems, BLOCK)
+        for name in names
+    }
+    parts: dict[str, list[Scanned]] = {name: [] for name in names}
+    for item, part in workers.run(scan_kind, list(items)):
+        parts[items[item]].append(part)
+    return {name: merged(found) for name, found in parts.items()}
+
+
+def write_scan(path: Path, scanned: dict[str, Scanned]) -> None:
+    found = {
+        name: {
+            "refused": s.refused,
+            "groups": [{"group": f"{g.key} several={g.several} {g.form}", "count": c} for g, c in sorted(
+                s.counts.items(), key=lambda x: -x[1]
+            )],
+        }
+        for name, s in scanned.items()
+    }  # fmt: skip
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def read(
+    workers: Workers, queues: dict[str, list[int]], scopes: dict[str, Scope], path: Path, over: Callable[[], bool]
+) -> None:
+    """Read kinds in turn, a round of every worker at a time, until the time is over."""
+    done = known(path)
+    work = [
+        (name, queues[name][turn])
+        for turn in range(max(map(len, queues.values()), default=0))
+        for name in queues
+        if turn < len(queues[name]) and "failure" in done.get((name, queues[name][turn]), {"failure": "not read yet"})
+    ]
+    names = {(scopes[name], number): name for name, number in work}
+    with path.open("a", encoding="utf-8") as out:
+        for first in range(0, len(work), ROUND):
+            if over():
+                return
+            items = [ReadItem(scope=scopes[n], seed=SEED, number=number) for n, number in work[first : first + ROUND]]
+            for item, record in workers.run(careful_read, items):
+                out.write(json.dumps({"name": names[item.scope, item.number], **record}) + "\n")
+                out.flush()
+
+
+#: Readings between two looks at the clock.
+ROUND = 42
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seconds", type=float, default=140.0)
+    parser.add_argument("--workers", type=int, default=14, help="0: in this process")
+    parser.add_argument("--kinds", default=",".join(NAMES))
+    parser.add_argument("--problems", type=int, default=6000, help="scanned of each kind")
+    parser.add_argument("--library", help="default: torch's own")
+    parser.add_argument("--simulated", action="store_true", help="rehearse on hidden rules, small problems only")
+    options = parser.parse_args()
+    began = time.monotonic()
+    names = options.kinds.split(",")
+    unknown = sorted(set(names) - set(NAMES))
+    if unknown:
+        sys.exit(f"kinds must be of {', '.join(NAMES)} (got {', '.join(unknown)})")
+    options.out.mkdir(parents=True, exist_ok=True)
+    scopes = {n: scope_named(n, (Regime.SMALL,) if options.simulated else None) for n in names}
+    opener = Simulated() if options.simulated else Real(options.library)
+    path = options.out / "readings.jsonl"
+    with InProcess(opener()) if options.workers == 0 else ProcessPool(opener, options.workers) as workers:
+        scanned = scan(workers, names, scopes, options.problems)
+        write_scan(options.out / "scan.json", scanned)
+        print(f"{time.monotonic() - began:.0f} s: scanned", {n: len(s.counts) for n, s in scanned.items()}, flush=True)
+        queues = {n: [number for _, number in in_turn(s, EACH)] for n, s in scanned.items()}
+        read(workers, queues, scopes, path, lambda: time.monotonic() - began > options.seconds)
+    records = list(known(path).values())
+    for name in names:
+        print(name, equal_verdicts([r for r in records if r["name"] == name]))
+    print(f"{time.monotonic() - began:.0f} s, {len(records)} readings in {path}")
+    # Workers that hold a CUDA context may hang on the way out.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
