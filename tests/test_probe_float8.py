@@ -114,3 +114,15 @@ def test_values_beyond_any_product_are_named() -> None:
                 library_of(hidden(ORDERS["blocks"], E4M3, E4M3, DType.FLOAT32)),
                 problem_of(64, E4M3, E4M3, DType.FLOAT32), sample_answer(),
             ).values([((0, value),)])  # fmt: skip
+
+
+@pytest.mark.parametrize("d", [E4M3, E5M2])
+def test_more_parts_than_an_8_bit_output_counts(d: DType) -> None:
+    """Units are asked a few at a time."""
+    truth = hidden(ORDERS["split over blocks"], E4M3, E4M3, d)
+    readings = readings_of(truth, ((1456, 2), (1808, 3)), E4M3, E4M3, d)
+    assert all(len(r.part_ends) > 8 for r in readings)
+    own = [environment(r.problem, r.answer, None) for r in readings]
+    found = infer_rules(readings, own)
+    assert not isinstance(found, Unexplained), found.reason
+    assert any(behaviour(rule, own) == behaviour(truth, own) for rule in found)

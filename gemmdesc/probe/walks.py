@@ -137,26 +137,40 @@ def read_fused(reader: Reader, summed_k: int, size: Magnitudes) -> bool | None:
 def read_part_tree(reader: Reader, part_ends: Sequence[int], size: Magnitudes) -> tuple[Tree, tuple[str, ...]]:
     """How the parts are joined, by lowest common ancestors over one representative k a part.
 
-    Of more parts than ``MOST_SITES`` or than units can count, some from both ends and some between stand for all; the
-    tree is then that of these parts alone.
+    Of more parts than ``MOST_SITES``, some from both ends and some between stand for all; the tree is then that of these
+    parts alone.
     """
     starts = [0, *part_ends[:-1]]
-    sites = _sites(len(starts), min(MOST_SITES, size.countable))
+    sites = _sites(len(starts), MOST_SITES)
     if len(sites) == 1:
         return 0, ()
-
-    def oracle(one: int, others: Sequence[int]) -> list[int]:
-        patterns = [
-            tuple((starts[p], size.big if p == one else -size.big if p == other else size.tiny) for p in sites)
-            for other in others
-        ]
-        left = reader.values(patterns) / size.tiny
-        return [len(sites) - int(x) if x == int(x) and 0 <= x < len(sites) else -1 for x in left]
-
     try:
-        return recover_tree(sites, oracle), ()
+        return recover_tree(sites, _Oracle(reader, sites, starts, size)), ()
     except TreeError as error:
         return tuple(sites), (f"parts: {error}",)
+
+
+class _Oracle:
+    """Sizes of the smallest subtrees that hold two sites: L at one, -L at the other, units at the rest, as they come out.
+
+    ``at`` holds each site's k.  Where an output counts fewer units than there are sites, some are asked after the others.
+    """
+
+    def __init__(self, reader: Reader, sites: Sequence[int], at: Sequence[int], size: Magnitudes) -> None:
+        self._reader, self._sites, self._at, self._size = reader, sites, at, size
+        step = size.countable
+        self._chunks = [sites[i : i + step] for i in range(0, len(sites), step)]
+
+    def __call__(self, one: int, others: Sequence[int]) -> list[int]:
+        size, count = self._size, len(self._sites)
+        patterns = [self._pattern(one, other, chunk) for other in others for chunk in self._chunks]
+        left = self._reader.values(patterns).reshape(len(others), len(self._chunks)).sum(axis=1) / size.tiny
+        return [count - int(x) if x == int(x) and 0 <= x < count else -1 for x in left]
+
+    def _pattern(self, one: int, other: int, units: Sequence[int]) -> Pattern:
+        size, at = self._size, self._at
+        rest = ((at[p], size.tiny) for p in units if p not in (one, other))
+        return ((at[one], size.big), (at[other], -size.big), *rest)
 
 
 def _sites(count: int, most: int) -> list[int]:
@@ -195,16 +209,8 @@ def sampled_sites(k: int, most: int) -> list[int]:
 
 
 def _tree_over(reader: Reader, sites: Sequence[int], size: Magnitudes) -> Tree | None:
-    def oracle(one: int, others: Sequence[int]) -> list[int]:
-        patterns = [
-            tuple((p, size.big if p == one else -size.big if p == other else size.tiny) for p in sites)
-            for other in others
-        ]
-        left = reader.values(patterns) / size.tiny
-        return [len(sites) - int(x) if x == int(x) and 0 <= x < len(sites) else -1 for x in left]
-
     try:
-        return recover_tree(sites, oracle)
+        return recover_tree(sites, _Oracle(reader, sites, range(sites[-1] + 1), size))
     except TreeError:
         return None
 
