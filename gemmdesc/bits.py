@@ -83,7 +83,8 @@ def _values8(dtype: DType) -> npt.NDArray[np.float32]:
     stored = magnitude >> layout.fraction_bits
     fraction = magnitude & ((1 << layout.fraction_bits) - 1)
     significand = fraction + np.where(stored > 0, 1 << layout.fraction_bits, 0)
-    values = np.ldexp(significand.astype(np.float64), np.maximum(stored, 1) - 1 + layout.min_exponent - layout.fraction_bits)
+    exponent = np.maximum(stored, 1) - 1 + layout.min_exponent - layout.fraction_bits
+    values = np.ldexp(significand.astype(np.float64), exponent)
     beyond = magnitude > _LARGEST[dtype]
     values[beyond] = np.nan
     if dtype is DType.FLOAT8_E5M2:
@@ -98,7 +99,8 @@ def _round8(x: npt.NDArray[np.float32], dtype: DType) -> Bits:
     exponent = np.maximum(np.frexp(magnitude)[1] - 1, layout.min_exponent) - layout.fraction_bits
     rounded = np.ldexp(np.rint(np.ldexp(magnitude, -exponent)), exponent)
     pattern = np.searchsorted(values, np.minimum(rounded, values[-1]))
-    return (pattern | np.where(np.signbit(x), 0x80, 0)).astype(np.uint8)
+    signed: Bits = (pattern | np.where(np.signbit(x), 0x80, 0)).astype(np.uint8)
+    return signed
 
 
 @dataclass(frozen=True, kw_only=True)

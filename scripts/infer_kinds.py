@@ -54,9 +54,8 @@ def main() -> None:
         if reading is None:
             lost += 1
             continue
-        p = reading.problem
-        key = answer_key(p, reading.answer).only(SPREAD_OVER)
-        groups[f"{record['name']} {key} {p.epilogue.value} {p.beta.value}"].append(reading)
+        key = answer_key(reading.problem, reading.answer).only(SPREAD_OVER)
+        groups[f"{record['name']} {key}"].append(reading)
     rows = []
     for name, readings in sorted(groups.items()):
         found = rules_of(readings)

@@ -40,8 +40,13 @@ NAMES: dict[str, tuple[Kind, tuple[DType, ...]]] = {
     "float8_fast": (Kind.FLOAT8_FAST, ()),
     "batch": (Kind.BATCH, ()),
     "batch_float32": (Kind.BATCH, (DType.FLOAT32,)),
-    "epilogue": (Kind.EPILOGUE, ()),
+    "bias": (Kind.BIAS, ()),
+    "relu": (Kind.RELU, ()),
+    "relu_bias": (Kind.RELU_BIAS, ()),
+    "gelu": (Kind.GELU, ()),
+    "gelu_bias": (Kind.GELU_BIAS, ()),
     "add_c": (Kind.ADD_C, ()),
+    "add_beta_c": (Kind.ADD_BETA_C, ()),
 }
 
 
@@ -114,7 +119,7 @@ def write_scan(path: Path, scanned: dict[str, Scanned]) -> None:
     found = {
         name: {
             "refused": s.refused,
-            "groups": [{"group": f"{g.key} several={g.several} {g.form}", "count": c} for g, c in sorted(
+            "groups": [{"group": f"{g.key} several={g.several}", "count": c} for g, c in sorted(
                 s.counts.items(), key=lambda x: -x[1]
             )],
         }

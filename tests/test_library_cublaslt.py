@@ -302,8 +302,8 @@ def test_inputs_that_the_problem_does_not_take(
 
 
 FLOAT8 = GemmProblem(
-    m=32, n=16, k=48, a_dtype=DType.FLOAT8_E4M3FN, b_dtype=DType.FLOAT8_E5M2, d_dtype=DType.BFLOAT16, transa=Transpose.T,
-    transb=Transpose.N, lda=48, ldb=48, ldd=32,
+    m=32, n=16, k=48, a_dtype=DType.FLOAT8_E4M3FN, b_dtype=DType.FLOAT8_E5M2, d_dtype=DType.BFLOAT16,
+    transa=Transpose.T, transb=Transpose.N, lda=48, ldb=48, ldd=32,
 )  # fmt: skip
 
 

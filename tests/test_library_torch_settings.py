@@ -99,7 +99,8 @@ def test_tf32_is_read_in_every_state_that_torch_has(setting: dict[str, bool | st
     matmul = torch.backends.cuda.matmul
     try:
         for name, value in setting.items():
-            setattr(torch.backends if name == "everywhere" else matmul, name.replace("everywhere", "fp32_precision"), value)
+            place = torch.backends if name == "everywhere" else matmul
+            setattr(place, name.replace("everywhere", "fp32_precision"), value)
         assert read_settings("sm_90", {}).allow_tf32 is allowed
     finally:
         torch.backends.fp32_precision = "none"

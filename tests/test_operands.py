@@ -374,7 +374,7 @@ def test_the_same_bytes_under_another_format_or_a_mask(family: Family) -> None:
     assert (masked.dtype, renamed.dtype) == (DType.FLOAT32, DType.TFLOAT32)
     for made in (masked, renamed):
         np.testing.assert_array_equal(made.torch_bits(5, 40, "cpu").numpy().view(np.uint32), made.bits(5, 40))
-    with pytest.raises(InvalidInputError, match="^dtype must be as wide"):
+    with pytest.raises(InvalidInputError, match=r"^dtype must be as wide"):
         RetypedOperand(source=source, dtype=DType.FLOAT16)
-    with pytest.raises(InvalidInputError, match="^mask must be a bit pattern"):
+    with pytest.raises(InvalidInputError, match=r"^mask must be a bit pattern"):
         MaskedOperand(source=source, mask=1 << 32)

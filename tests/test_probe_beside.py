@@ -1,4 +1,4 @@
-"""Batches and epilogues as problems of their own: orders, rounding of what follows the sum, and bytes, all simulated."""
+"""Batches and epilogues as problems of their own: orders, roundings of what follows the sum, and bytes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def hidden(order: Order, dtype: DType, steps: Steps = (), output: DType | None =
 
 def batched(p: GemmProblem, count: int, *, shared: bool = False) -> GemmProblem:
     return replace(
-        p, batch_count=count, a_batch_stride=p.lda * p.a_columns + 8, b_batch_stride=0 if shared else p.ldb * p.b_columns,
-        d_batch_stride=p.ldd * p.n,
+        p, batch_count=count, a_batch_stride=p.lda * p.a_columns + 8,
+        b_batch_stride=0 if shared else p.ldb * p.b_columns, d_batch_stride=p.ldd * p.n,
     )  # fmt: skip
 
 

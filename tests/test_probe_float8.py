@@ -1,4 +1,4 @@
-"""8-bit operands: walks without a window for (L, r) in one operand, block accumulators, scales; hidden rules are found."""
+"""8-bit operands: walks on products of both operands, block accumulators, scales; hidden rules are found."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_an_8_bit_output_is_read_through_scales(d: DType) -> None:
     truth = hidden(ORDERS["blocks"], E4M3, E4M3, d)
     (reading,) = readings_of(truth, ((1040, 1),), E4M3, E4M3, d)
     (other,) = readings_of(hidden(ORDERS["blocks"], E4M3, E4M3, DType.FLOAT32), ((1040, 1),), E4M3, E4M3, DType.FLOAT32)
-    assert reading.part_ends == other.part_ends == tuple(range(128, 1040, 128)) + (1040,)
+    assert reading.part_ends == other.part_ends == (*range(128, 1040, 128), 1040)
     assert reading.windows == other.windows
     assert reading.arithmetic == other.arithmetic
 
@@ -109,7 +109,7 @@ def test_the_pair_is_further_apart_than_any_accumulator_keeps(a: DType, b: DType
 
 def test_values_beyond_any_product_are_named() -> None:
     for value in (2.0**20, 2.0**-20, 1.0 + 2.0**-9):
-        with pytest.raises(InvalidInputError, match="^value must"):
+        with pytest.raises(InvalidInputError, match=r"^value must"):
             LibraryReader(
                 library_of(hidden(ORDERS["blocks"], E4M3, E4M3, DType.FLOAT32)),
                 problem_of(64, E4M3, E4M3, DType.FLOAT32), sample_answer(),

@@ -62,7 +62,8 @@ def replay(
 
     Raises:
         InvalidInputError: shapes, element types or indices do not fit; the descriptor names an operand type wider than
-            32 bits or an output type other than float16, bfloat16, float32 and the 8-bit floats; the sum of a step does not fit 53 bits.
+            32 bits or an output type other than float16, bfloat16, float32 and the 8-bit floats; the sum of a step does
+            not fit 53 bits.
     """
     m, n, k = _check_operands(desc, a, b)
     chosen_rows, chosen_cols = _indices("rows", rows, m), _indices("cols", cols, n)

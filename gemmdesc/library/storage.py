@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Stored:
     """A column-major matrix on a device: ``columns`` has shape (columns, rows), stride (ld, 1), signed integer type.
 
-    A batch of them: shape (matrices, columns, rows), the matrices as far apart as the problem says.  ``pointer`` is the address of its first element, ``buffer`` the allocation that it lies in.
+    A batch of them: shape (matrices, columns, rows), the matrices as far apart as the problem says.  ``pointer``
+    is the address of the first element, ``buffer`` the allocation that it lies in.
     """
 
     columns: torch.Tensor

@@ -54,9 +54,9 @@ def _truncates(
 ) -> bool | None:
     """Whether both the alignment and the carried value truncate; None where they disagree or cannot be read.
 
-    Three quarters of the last carried bit take two products where alignment keeps two more bits.  Where it does not, two
-    halves of L make one and a half of it beside L, in a step of four products.  One product of 1.5 half-bits is what
-    alignment itself would have to round.
+    Three quarters of the last carried bit take two products where alignment keeps two more bits.  Where it does not,
+    two halves of L leave room for one and a half of it beside them, in a step of four products.  One product of 1.5
+    half-bits is what alignment itself would have to round.
     """
     begin = step[0]
     aligned, carried = bits
@@ -66,8 +66,8 @@ def _truncates(
         answers.append(reader.values([_triple(size.big, begin, later, small)])[0])
     elif aligned >= carried and step[1] - begin >= 4 and size.big * 2.0 ** -(carried + 1) >= size.tiny:
         half, last = 0.5 * size.big, size.big * 2.0**-carried
-        pattern = ((begin, half), (begin + 1, half), (begin + 2, last), (begin + 3, 0.5 * last), (later, -size.big))
-        answers.append(reader.values([pattern])[0] - last)
+        five = ((begin, half), (begin + 1, half), (begin + 2, last), (begin + 3, 0.5 * last), (later, -size.big))
+        answers.append(reader.values([five])[0] - last)
     fine = size.big * 2.0 ** -(aligned + 1)
     if fine * 0.5 >= size.tiny:
         pattern = ((begin, size.big), (begin + 1, fine * 1.5), (begin + 2, -size.big))
@@ -117,8 +117,8 @@ def calibrate_merge(
     A partial of 1 + 2^-d in the second part, met by a first part of -1, loses its small bit only to the partial's type;
     1 in the first part, 2^-d in the second and -1 in the third lose it only to the running sum's.  (All are times a
     power of two where the products' least values ask for it.)  ``everywhere``: a k
-    of each part that the fold holds, where ``starts`` leaves some out.  ``carried``: the bits that an accumulator keeps;
-    no more of a partial can be seen.
+    of each part that the fold holds, where ``starts`` leaves some out.  ``carried``: the bits that an accumulator
+    keeps; no more of a partial can be seen.
     """
     if len(starts) < 2:
         return MergeTypes()

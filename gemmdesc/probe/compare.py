@@ -10,6 +10,7 @@ import numpy as np
 
 from gemmdesc.bits import bitwise_equal, from_float32, to_float32
 from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.dtypes import DType
 from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window
 from gemmdesc.library.replayed import replay_problem
 from gemmdesc.mutants import mutants
@@ -159,21 +160,23 @@ def draw_inputs(problem: GemmProblem, draw: Draw) -> Inputs:
         return empty
     rng = np.random.default_rng([draw.seed, draw.number, 1])
     odd = [float(np.float32(rng.uniform(0.25, 4.0))) for _ in range(5)]
+    scaled, other = is_float8(p.a_dtype), ScalarClass.OTHER
+    if not (scaled or empty.c or empty.bias or p.alpha is other):
+        return NO_INPUTS
+    return Inputs(
+        alpha=odd[0] if p.alpha is other else 1.0,
+        beta=odd[1] if p.beta is other else empty.beta,
+        a_scale=odd[2] if scaled else 1.0,
+        b_scale=odd[3] if scaled else 1.0,
+        d_scale=odd[4] if scaled and is_float8(p.d_dtype) else 1.0,
+        c=None if empty.c is None else _hashed(p.c_dtype, draw, 1 << 20),
+        bias=None if empty.bias is None else _hashed(p.bias_dtype, draw, 1 << 21),
+    )
+
+
+def _hashed(dtype: DType, draw: Draw, salt: int) -> Operand:
     family = FAMILIES[draw.number % len(FAMILIES)]
-    scales: dict[str, float] = {}
-    if is_float8(p.a_dtype):
-        scales = {"a_scale": odd[0], "b_scale": odd[1], "d_scale": odd[2] if is_float8(p.d_dtype) else 1.0}
-    if p.alpha is ScalarClass.OTHER:
-        scales["alpha"] = odd[3]
-    if p.beta is not ScalarClass.ZERO:
-        scales["beta"] = odd[4] if p.beta is ScalarClass.OTHER else 1.0
-    beside = {
-        name: None if given is None else HashOperand(
-            dtype=given.dtype, family=family, seed=draw.seed ^ salt, draw=draw.number, role="a"
-        )
-        for name, given, salt in (("c", empty.c, 1 << 20), ("bias", empty.bias, 1 << 21))
-    }  # fmt: skip
-    return Inputs(**scales, **beside) if scales or any(beside.values()) else NO_INPUTS
+    return HashOperand(dtype=dtype, family=family, seed=draw.seed ^ salt, draw=draw.number, role="a")
 
 
 def plain_operands(problem: GemmProblem, draw: Draw) -> tuple[Operand, Operand]:

@@ -1,8 +1,8 @@
 """What happens to a finished sum: which steps, in which order, and where they round.
 
 An experiment is a sum of two products that is exact in any order, and the scales, C and bias that it meets.  They are
-chosen so that every two sequences of steps that might be, and ways of scaling that no descriptor states, differ on some;
-which sequence the outputs follow is then a matter of comparing.
+chosen so that every two sequences of steps that might be, and ways of scaling that no descriptor states, differ on
+some; which sequence the outputs follow is then a matter of comparing.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class _Drawn:
 def plan_beside(problem: GemmProblem, second: int) -> tuple[Beside, ...]:
     """Experiments, their outputs yet NaN, on which the sequences that may be differ, and a few others.
 
-    Sums have a product at k = 0 and one at k = ``second``, in another slice if there is one, so that partials of a narrow
-    type hold each; only the first one where that is 0.
+    Sums have a product at k = 0 and one at k = ``second``, in another slice if there is one, so that partials of a
+    narrow type hold each; only the first one where that is 0.
     """
     known = sequences(problem)
     kept: dict[Beside, None] = {}
@@ -138,8 +138,9 @@ def _scaled(problem: GemmProblem, second: int) -> Iterator[Beside]:
         three = np.ones(count, np.float32)
     ways = (sums * (one * two) * three, sums * one * two * three, sums * two * one * three, sums * (one * two * three))
     for i in _telling([from_float32(w, problem.d_dtype) for w in ways]):
-        scales = {"a_scale": float(one[i]), "b_scale": float(two[i]), "d_scale": float(three[i])}
-        yield replace(_beside(drawn, i % _DRAWN, second), **scales)
+        yield replace(
+            _beside(drawn, i % _DRAWN, second), a_scale=float(one[i]), b_scale=float(two[i]), d_scale=float(three[i])
+        )
 
 
 def _beside(drawn: _Drawn, i: int, second: int) -> Beside:
@@ -156,7 +157,8 @@ def _draw(problem: GemmProblem, number: int, second: int) -> _Drawn:
 
     def product(exponent: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         significand = 1.0 + rng.integers(0, 1 << bits, _DRAWN) / (1 << bits)
-        return np.ldexp(significand * rng.choice((-1.0, 1.0), _DRAWN), exponent)
+        made: npt.NDArray[np.float64] = np.ldexp(significand * rng.choice((-1.0, 1.0), _DRAWN), exponent)
+        return made
 
     exponent = rng.integers(-1, 3, _DRAWN)
     first = product(exponent)
@@ -195,7 +197,8 @@ def _follow(problem: GemmProblem, drawn: _Drawn, steps: Steps) -> Bits:
     inputs = _inputs(problem, drawn.scalars, drawn.c, drawn.bias)
     shape = (1, len(index))
     out = apply_epilogue(sums, steps, inputs, shape=shape, rows=np.zeros(1, np.int64), cols=index)
-    return from_float32(out, problem.d_dtype)[0]
+    row: Bits = from_float32(out, problem.d_dtype)[0]
+    return row
 
 
 def _inputs(problem: GemmProblem, scalars: Beside, c: Values, bias: Values) -> EpilogueInputs:

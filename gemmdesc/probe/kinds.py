@@ -37,15 +37,16 @@ SPREAD_OVER = ("algo_id", "reduction_scheme", "custom_option", "stages_id")
 _KEPT = 6
 #: What a reading may cost: elements of the operands and of D, and an inner size that a walk crosses in few launches.
 _LARGEST_ELEMENTS, _LARGEST_K = 1 << 25, 1 << 15
+#: The cost from which on a reading waits for all others.
+_LATE = 1e4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Answers that are read for one another: the same types, family and epilogue, with one slice or with several."""
+    """Answers that are read for one another: the same types and family, with one slice or with several."""
 
     key: AnswerKey
     several: bool
-    form: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +87,7 @@ def scan_kind(library: Library, item: ScanItem) -> Scanned:
         if isinstance(answer, Refused):
             found.refused[answer.status] = found.refused.get(answer.status, 0) + 1
             continue
-        group = Group(
-            key=answer_key(problem, answer).only(SPREAD_OVER),
-            several=answer.splitk_num > 1,
-            form=f"{problem.epilogue.value} {problem.beta.value}",
-        )
+        group = Group(key=answer_key(problem, answer).only(SPREAD_OVER), several=answer.splitk_num > 1)
         found.counts[group] = found.counts.get(group, 0) + 1
         kept = found.worth.setdefault(group, [])
         kept.append((reading_cost(problem, answer.splitk_num), number))
@@ -112,11 +109,13 @@ def merged(parts: Sequence[Scanned]) -> Scanned:
 
 
 def in_turn(scanned: Scanned, each: int) -> list[tuple[Group, int]]:
-    """Problem numbers to read, the most frequent groups first, one of every group before the second of any."""
+    """Problem numbers to read, the most frequent groups first, one of every group before the second of any.
+
+    Those that cost much more than others come last.
+    """
     ordered = sorted(scanned.counts, key=lambda g: -scanned.counts[g])
-    return [
-        (g, scanned.worth[g][turn][1]) for turn in range(each) for g in ordered if turn < len(scanned.worth[g])
-    ]
+    queue = [(g, *scanned.worth[g][turn]) for turn in range(each) for g in ordered if turn < len(scanned.worth[g])]
+    return [(g, number) for late in (False, True) for g, cost, number in queue if (cost > _LATE) is late]
 
 
 def reading_cost(problem: GemmProblem, slices: int) -> float:
@@ -171,7 +170,7 @@ def _ruled(library: Library, reading: Reading, item: ReadItem) -> dict[str, Any]
 
 
 def rules_of(readings: Sequence[Reading]) -> tuple[Rule, ...] | Unexplained:
-    """The rules that the readings allow, of matrix steps or of CUDA-core chains, asked about their own problems only."""
+    """The rules that the readings allow, of matrix steps or of CUDA-core chains, told apart on their own problems."""
     domain = [environment(r.problem, r.answer, None) for r in readings]
     zero = next((r.arithmetic.zero_exponent for r in readings if r.arithmetic.zero_exponent is not None), None)
     if any(r.fused for r in readings):

@@ -45,7 +45,8 @@ def read_answer(reader: Reader, problem: GemmProblem, answer: AlgoConfig) -> Rea
         return Reading(
             problem=problem, answer=answer, summed_k=summed_k, part_ends=(summed_k,), part_tree=0, windows=(),
             arithmetic=StepArithmetic(), merge=MergeTypes(), fused=fused, element_tree=tree,
-            negative_zero=None if hides_zeros(problem) else read_negative_zero(reader, summed_k), a_format=a_format, b_format=b_format,
+            negative_zero=None if hides_zeros(problem) else read_negative_zero(reader, summed_k),
+            a_format=a_format, b_format=b_format,
             fused_products=_fused_products(reader, problem, tree), beside=_beside(reader, problem, (summed_k,)),
             anomalies=tuple(anomalies),
         )  # fmt: skip

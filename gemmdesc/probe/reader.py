@@ -121,8 +121,9 @@ class LibraryReader:
             bias = DenseOperand(dtype=p.bias_dtype, array=from_float32(values, p.bias_dtype)[None, :])
         one = asked[0]
         inputs = Inputs(
-            alpha=one.alpha, beta=one.beta, a_scale=one.a_scale, b_scale=one.b_scale, d_scale=one.d_scale, c=c, bias=bias
-        )
+            alpha=one.alpha, beta=one.beta, a_scale=one.a_scale, b_scale=one.b_scale, d_scale=one.d_scale, c=c,
+            bias=bias,
+        )  # fmt: skip
         got = self._run(a, b, Window(rows=index, columns=columns), inputs)
         return got.diagonal() if self._diagonal else got[:, 0]
 

@@ -87,8 +87,8 @@ class Reading:
     products meet in one step (None: too few products to tell); where they do not, nothing further was read but the
     tree over k, of all of them or of some, and ``negative_zero``, whether the output is -0.0 where every product is.
     ``a_format``, ``b_format``: what is multiplied of float32 operands; ``fused_products``: whether their products enter
-    sums on CUDA cores unrounded.  ``beside``: what scales, C and a bias did.  ``launch``: what the library would enqueue, if that was captured.  ``anomalies`` say in words what fits no
-    hypothesis.
+    sums on CUDA cores unrounded.  ``beside``: what scales, C and a bias did.  ``launch``: what the library
+    would enqueue, if that was captured.  ``anomalies`` say in words what fits no hypothesis.
     """
 
     problem: GemmProblem

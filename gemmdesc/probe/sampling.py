@@ -50,8 +50,8 @@ class Kind(Enum):
 
     PLAIN: one product, alpha one, beta zero, nothing after it.  TF32: the same on float32 operands that may be rounded
     to tfloat32.  FLOAT8, FLOAT8_FAST: 8-bit operands of either format, without and with fast accumulation; outputs of
-    float16, bfloat16, float32 and of 8 bits.  BATCH: strided batches.  EPILOGUE: a bias, relu, gelu or both after the
-    product.  ADD_C: C added, times a beta of one or another.
+    float16, bfloat16, float32 and of 8 bits.  BATCH: strided batches.  BIAS to GELU_BIAS: an epilogue of that name.
+    ADD_C, ADD_BETA_C: C added, as it is or times a beta other than one.
     """
 
     PLAIN = "plain"
@@ -59,8 +59,13 @@ class Kind(Enum):
     FLOAT8 = "float8"
     FLOAT8_FAST = "float8_fast"
     BATCH = "batch"
-    EPILOGUE = "epilogue"
+    BIAS = "bias"
+    RELU = "relu"
+    RELU_BIAS = "relu_bias"
+    GELU = "gelu"
+    GELU_BIAS = "gelu_bias"
     ADD_C = "add_c"
+    ADD_BETA_C = "add_beta_c"
 
 
 #: (low, high) for m, n and k, each log-uniform.
@@ -196,11 +201,11 @@ def _batch(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
 
 
 def _epilogue(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
-    return replace(problem, epilogue=rng.choice([e for e in Epilogue if e is not Epilogue.DEFAULT]))
+    return replace(problem, epilogue=Epilogue(scope.kind.value))
 
 
 def _add_c(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
-    return replace(problem, beta=rng.choice((ScalarClass.ONE, ScalarClass.OTHER)))
+    return replace(problem, beta=ScalarClass.ONE if scope.kind is Kind.ADD_C else ScalarClass.OTHER)
 
 
 _OF_KIND: MappingProxyType[Kind, Callable[[GemmProblem, Scope, Random], GemmProblem]] = MappingProxyType(
@@ -210,7 +215,12 @@ _OF_KIND: MappingProxyType[Kind, Callable[[GemmProblem, Scope, Random], GemmProb
         Kind.FLOAT8: _float8,
         Kind.FLOAT8_FAST: _float8,
         Kind.BATCH: _batch,
-        Kind.EPILOGUE: _epilogue,
+        Kind.BIAS: _epilogue,
+        Kind.RELU: _epilogue,
+        Kind.RELU_BIAS: _epilogue,
+        Kind.GELU: _epilogue,
+        Kind.GELU_BIAS: _epilogue,
         Kind.ADD_C: _add_c,
+        Kind.ADD_BETA_C: _add_c,
     }
 )

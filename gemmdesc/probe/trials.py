@@ -16,6 +16,7 @@ from gemmdesc.probe.compare import (
     Verdict,
     choose_window,
     compare_rules,
+    draw_inputs,
     plain_draws,
     plain_operands,
     rival_draws,
@@ -226,5 +227,6 @@ def _stable(library: Library, example: Example, draw: Draw) -> bool:
     """Whether two further runs, and two beside a busy stream, give one and the same bytes."""
     a, b = plain_operands(example.problem, draw)
     window = choose_window(example.problem, draw)
-    found = run_to_run(library, example.problem, example.answer, a, b, repeats=2, window=window)
+    inputs = draw_inputs(example.problem, draw)
+    found = run_to_run(library, example.problem, example.answer, a, b, repeats=2, window=window, inputs=inputs)
     return isinstance(found, Failed) or found.stable

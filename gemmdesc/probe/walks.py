@@ -137,8 +137,8 @@ def read_fused(reader: Reader, summed_k: int, size: Magnitudes) -> bool | None:
 def read_part_tree(reader: Reader, part_ends: Sequence[int], size: Magnitudes) -> tuple[Tree, tuple[str, ...]]:
     """How the parts are joined, by lowest common ancestors over one representative k a part.
 
-    Of more parts than ``MOST_SITES``, some from both ends and some between stand for all; the tree is then that of these
-    parts alone.
+    Of more parts than ``MOST_SITES``, some from both ends and some between stand for all; the tree is then that of
+    these parts alone.
     """
     starts = [0, *part_ends[:-1]]
     sites = _sites(len(starts), MOST_SITES)
@@ -151,9 +151,9 @@ def read_part_tree(reader: Reader, part_ends: Sequence[int], size: Magnitudes) -
 
 
 class _Oracle:
-    """Sizes of the smallest subtrees that hold two sites: L at one, -L at the other, units at the rest, as they come out.
+    """Sizes of the smallest subtrees that hold two sites: L at one, -L at the other, units at the rest are counted.
 
-    ``at`` holds each site's k.  Where an output counts fewer units than there are sites, some are asked after the others.
+    ``at`` holds each site's k.  Where an output counts fewer units than there are sites, a few are asked at a time.
     """
 
     def __init__(self, reader: Reader, sites: Sequence[int], at: Sequence[int], size: Magnitudes) -> None:
