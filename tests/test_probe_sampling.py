@@ -10,6 +10,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.plain import problem_from_plain, to_plain
 from gemmdesc.probe.campaign import Options
+from gemmdesc.probe.examples import elsewhere, other_layouts
 from gemmdesc.probe.offline import recorded_scope
 from gemmdesc.probe.records import identity
 from gemmdesc.probe.sampling import (
@@ -21,7 +22,9 @@ from gemmdesc.probe.sampling import (
     draw_problem,
     scope_of_kind,
 )
+from gemmdesc.probe.scan import resolve
 from gemmdesc.problem import ComputeType, Epilogue, GemmProblem, ScalarClass, Transpose, is_float8
+from tests.kind_samples import library_of_kinds
 from tests.probe_samples import DEVICE, IDENTITY
 
 
@@ -94,3 +97,20 @@ def test_a_campaign_s_folder_knows_its_kind(kind: Kind) -> None:
     about = identity(IDENTITY, DEVICE, options)
     assert recorded_scope(about) == options.scope
     assert ("kind" in about) == (kind is not Kind.PLAIN)
+
+
+def test_an_answer_moves_to_other_sizes_that_its_kind_can_have() -> None:
+    library = library_of_kinds()
+    for kind in (Kind.BATCH, Kind.FLOAT8):
+        scope = replace(scope_of_kind(kind), regimes=(Regime.SMALL,))
+        natural = [e for e in (resolve(library, scope, 3, i) for i in range(60)) if e is not None]
+        made = [(e, x) for e in natural for x in (*elsewhere(library, [e]), *other_layouts(library, [e]))]
+        assert len(made) > 60
+        for old, new in ((e.problem, x.problem) for e, x in made):
+            if kind is Kind.FLOAT8:
+                assert new.k % FLOAT8_MULTIPLE == 0
+                assert (new.transa, new.transb) == (Transpose.T, Transpose.N)
+            else:
+                gap = new.a_batch_stride - new.lda * new.a_columns
+                assert gap == old.a_batch_stride - old.lda * old.a_columns >= 0
+                assert new.b_batch_stride >= new.ldb * new.b_columns

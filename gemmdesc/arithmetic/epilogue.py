@@ -21,8 +21,8 @@ class EpilogueInputs:
     """What the epilogue steps read.
 
     ``alpha``, ``beta``, ``output_scale``: float32 values.  ``c``: bit patterns of ``c_dtype``, shape (m, n).  ``bias``:
-    bit patterns of ``bias_dtype`` that broadcast to (m, n), so (n,) for one value per column and (m, 1) for one per row.  The types are
-    float16, bfloat16 or float32.
+    bit patterns of ``bias_dtype`` that broadcast to (m, n), so (n,) for one value per column and (m, 1) for one per
+    row.  The types are float16, bfloat16 or float32.
 
     Raises:
         InvalidInputError: ``alpha``, ``beta`` or ``output_scale`` is no float32 value.

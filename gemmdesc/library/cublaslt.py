@@ -179,8 +179,8 @@ class CublasLt:
     ) -> Failed | None:
         """Enqueue one ``cublasLtMatmul`` with ``answer`` on device addresses; does not wait.  None on success.
 
-        ``c_pointer``: D itself if None.  ``alpha``, ``beta``: those that the problem's classes fix, and 1 for another, if
-        None.  Scales and a bias are those that were set last.  ``stream``: a CUDA stream's handle; the current torch
+        ``c_pointer``: D itself if None.  ``alpha``, ``beta``: those that the problem's classes fix, else 1, if None.
+        Scales and a bias are those that were set last.  ``stream``: a CUDA stream's handle; the current torch
         stream if None.
 
         Raises:

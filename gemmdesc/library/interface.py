@@ -39,8 +39,8 @@ class Inputs:
     """What a product takes beside A and B; a problem that does not take one of them gets its default.
 
     ``alpha``, ``beta``: float32 values.  ``a_scale``, ``b_scale``: those of 8-bit operands; ``d_scale``: that of an
-    8-bit D.  ``c``: drawn as the rows of all D (``problem.d_outer`` x n) of ``problem.c_dtype``.  ``bias``: drawn as one
-    row of m of ``problem.bias_dtype``, added to the rows of D of every matrix of a batch.
+    8-bit D.  ``c``: drawn as the rows of all D (``problem.d_outer`` x n) of ``problem.c_dtype``.  ``bias``: drawn as
+    one row of m of ``problem.bias_dtype``, added to the rows of D of every matrix of a batch.
     """
 
     alpha: float = 1.0
