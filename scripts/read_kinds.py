@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
