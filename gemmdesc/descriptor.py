@@ -73,15 +73,19 @@ class Cut:
     """One level of the nest: how k is dealt to parts, and how the parts' sums are folded, ascending.
 
     Each part's sum is rounded to ``partial_dtype`` when it is stored; the running sum is rounded to ``merge_dtype``
-    after every addition (each addition is one float32 addition, round to nearest even, before that).
+    after every addition (each addition is one float32 addition, round to nearest even, before that).  ``open_end``: but
+    not after the last one, whose sum goes on in float32: what a kernel does that adds the last part and what follows
+    the sum at once.
     """
 
     layout: Contiguous | Strided
     partial_dtype: DType
     merge_dtype: DType
     start: Start
+    open_end: bool = field(default=False, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
+        _instance("cut.open_end", self.open_end, bool)
         _instance("cut.layout", self.layout, Contiguous, Strided)
         _instance("cut.start", self.start, Start)
         for name in ("partial_dtype", "merge_dtype"):

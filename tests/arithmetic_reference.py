@@ -45,11 +45,13 @@ def _node(desc: GEMMDesc, ks: list[int], cuts: tuple[Cut, ...], a: Sequence[int]
         return _leaf(desc, ks, a, b)
     cut = cuts[0]
     running = 0
-    for j, part in enumerate(split(ks, cut.layout)):
+    parts = split(ks, cut.layout)
+    for j, part in enumerate(parts):
         partial = _through(_node(desc, part, cuts[1:], a, b), cut.partial_dtype)
         starts_here = j == 0 and cut.start is Start.FIRST
         running = partial if starts_here else exact.add_float32(running, partial)
-        running = _through(running, cut.merge_dtype)
+        if not cut.open_end or j < len(parts) - 1:
+            running = _through(running, cut.merge_dtype)
     return running
 
 
@@ -153,6 +155,7 @@ def cuts(draw: st.DrawFn) -> Cut:
         partial_dtype=draw(st.sampled_from(STORED)),
         merge_dtype=draw(st.sampled_from(STORED)),
         start=draw(st.sampled_from(list(Start))),
+        open_end=draw(st.booleans()),
     )
 
 

@@ -41,7 +41,9 @@ layouts = st.one_of(
     st.builds(Contiguous, span=positive, short=st.sampled_from(Short)),
     st.builds(Strided, count=positive, unit=positive),
 )
-cuts = st.builds(Cut, layout=layouts, partial_dtype=stored, merge_dtype=stored, start=st.sampled_from(Start))
+cuts = st.builds(
+    Cut, layout=layouts, partial_dtype=stored, merge_dtype=stored, start=st.sampled_from(Start), open_end=st.booleans()
+)
 residues = st.one_of(st.builds(ResidueLast), st.builds(ResidueFirst, k_loop_step=positive))
 fused_dots = st.builds(
     FusedDot,

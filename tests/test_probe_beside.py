@@ -104,6 +104,24 @@ def test_what_follows_the_sum_is_found(order: Order, dtype: DType, change: Mappi
     assert found.structure.epilogue == of_type
 
 
+@pytest.mark.parametrize("dtype", [FP16, BF16])
+@pytest.mark.parametrize("opened", [True, False])
+@pytest.mark.parametrize("steps", [(AddBias(),), (CastTo(dtype=FP16), AddBias())])
+def test_the_end_of_a_fold_in_place(dtype: DType, opened: bool, steps: Steps) -> None:
+    """Running sums are stored in D itself; the bias may meet the last one before it is rounded to D's type."""
+    of_type = tuple(CastTo(dtype=dtype) if isinstance(s, CastTo) else s for s in steps)
+    truth = hidden(replace(SPLIT, merge=dtype), dtype, of_type)
+    cut = replace(truth.structure.cuts[0], open_end=opened)
+    truth = replace(truth, structure=replace(truth.structure, cuts=(cut,)))
+    found = inferred(truth, BIAS, dtype)
+    assert isinstance(found, Rule), found
+    e = Example(problem=replace(sample_problem(1019, dtype), **BIAS), answer=sample_answer(splitk_num=3))
+    other = replace(truth, structure=replace(truth.structure, cuts=(replace(cut, open_end=not opened),)))
+    verdicts = compare_rules(library_of(truth), e, [found, other], plain_draws(3, 6), side=64)
+    seen = len(of_type) == 1
+    assert verdicts == (Verdict.EQUAL, Verdict.DIFFERENT if seen else Verdict.EQUAL)
+
+
 def test_a_sequence_out_of_the_space_and_gelu_are_unexplained() -> None:
     found = inferred(hidden(SPLIT, FP16, (AddBias(), AddBias())), BIAS, FP16)
     assert isinstance(found, Unexplained)

@@ -83,7 +83,7 @@ def _fold(cut: Cut) -> str:
     start = "the first" if cut.start is Start.FIRST else "+0.0"
     return (
         f"parts are stored as {cut.partial_dtype.value} and added in ascending order, from {start} on, the running sum "
-        f"held as {cut.merge_dtype.value}"
+        f"held as {cut.merge_dtype.value}{', but for the last one' if cut.open_end else ''}"
     )
 
 

@@ -213,21 +213,36 @@ def _inputs(problem: GemmProblem, scalars: Beside, c: Values, bias: Values) -> E
 def with_epilogues(rules: Sequence[Rule], readings: Sequence[Reading]) -> tuple[Rule, ...]:
     """The rules with the sequences of steps that all experiments of the readings follow.
 
-    Sequences of one outcome on all of them stand as the first of these.  The rules as they are where nothing follows
-    the sum; none where no sequence does what was seen.
+    Where running sums are narrow, the last one may be rounded like the others, or be what the steps take.  Of what has
+    one outcome on all experiments the first stands for all.  The rules as they are where nothing follows the sum; none
+    where no sequence does what was seen.
     """
     if not rules or not has_epilogue(readings[0].problem):
         return tuple(rules)
     asked = [r for r in readings if r.beside]
-    alive = list(sequences(readings[0].problem)) if asked else []
-    for reading in asked:
-        sums = _sums(rules[0], reading)
-        alive = [] if sums is None else [s for s in alive if _gives(reading, sums, s)]
-    return tuple(
-        Rule(structure=replace(rule.structure, epilogue=steps), integers=rule.integers)
-        for rule in rules
-        for steps in alive[:1]
-    )
+    for form in _forms(rules[0]) if asked else ():
+        alive = list(sequences(readings[0].problem))
+        for reading in asked:
+            sums = _sums(form, reading)
+            alive = [] if sums is None else [s for s in alive if _gives(reading, sums, s)]
+        if alive:
+            opened = bool(form.structure.cuts) and form.structure.cuts[0].open_end
+            return tuple(_followed(rule, alive[0], opened=opened) for rule in rules)
+    return ()
+
+
+def _forms(rule: Rule) -> list[Rule]:
+    """The rule, and with an outermost fold whose last sum is not rounded, where that could be seen."""
+    cuts = rule.structure.cuts
+    narrow = bool(cuts) and cuts[0].merge_dtype is not DType.FLOAT32
+    return [rule, _followed(rule, (), opened=True)] if narrow else [rule]
+
+
+def _followed(rule: Rule, steps: Steps, *, opened: bool) -> Rule:
+    cuts = rule.structure.cuts
+    if opened:
+        cuts = (replace(cuts[0], open_end=True), *cuts[1:])
+    return Rule(structure=replace(rule.structure, epilogue=steps, cuts=cuts), integers=rule.integers)
 
 
 def _sums(rule: Rule, reading: Reading) -> list[Values] | None:

@@ -90,7 +90,8 @@ def _beside(reader: Reader, problem: GemmProblem, part_ends: Sequence[int]) -> t
     summed_k = part_ends[-1]
     if not summed_k or not has_epilogue(problem):
         return ()
-    second = part_ends[0] if len(part_ends) > 1 else min(1, summed_k - 1)
+    # The last part's sum is added last: what is rounded after that shows.
+    second = part_ends[-2] if len(part_ends) > 1 else min(1, summed_k - 1)
     return reader.outputs(plan_beside(problem, second))
 
 

@@ -202,6 +202,8 @@ def pieces(rule: Rule) -> dict[str, tuple[ChangeKind, str]]:
     for i, cut in enumerate(desc.cuts):
         for name in ("partial_dtype", "merge_dtype"):
             found[f"cuts.{i}.{name}"] = (ChangeKind.MERGE_TYPE_CHANGED, getattr(cut, name).value)
+        if cut.open_end:
+            found[f"cuts.{i}.open_end"] = (ChangeKind.MERGE_TYPE_CHANGED, "True")
         found[f"cuts.{i}.start"] = (ChangeKind.ORDER_CHANGED, cut.start.value)
     residue = desc.accumulator.residue
     found["residue"] = (ChangeKind.ORDER_CHANGED, "first" if isinstance(residue, ResidueFirst) else "last")
