@@ -157,7 +157,9 @@ class CublasLt:
                 scratch.data_ptr() + offset + aligned_offset(scratch.data_ptr() + offset, alignment)
                 for offset, alignment in ((0, problem.a_alignment_bytes), (1024, problem.b_alignment_bytes))
             )
+            # Whatever is allocated on first need must be there before the capture.
             self._space(_workspace_bytes(problem, answer))
+            self._descriptors.describe(problem)
             return capture_launch(
                 lambda stream: self.matmul(problem, answer, a, b, d.pointer, stream=stream), self._device_index
             )
