@@ -11,6 +11,7 @@ from gemmdesc.descriptor import (
     GEMMDesc,
     ResidueFirst,
     ResidueLast,
+    Rounding,
     ScalarStep,
     Short,
     Start,
@@ -27,8 +28,8 @@ _TURNS = 5
 class Mutant:
     """``kind`` names what was changed, ``change`` also how.
 
-    The kind is one of chunk, lanes, residue, partial_type, merge_type, instruction_k, start, slice_order, tail and
-    fused.
+    The kind is one of chunk, lanes, residue, partial_type, merge_type, instruction_k, start, slice_order, tail, fused
+    and operand_cast.
     """
 
     kind: str
@@ -44,12 +45,23 @@ def mutants(desc: GEMMDesc, k: int) -> tuple[Mutant, ...]:
 
 def _all(desc: GEMMDesc, k: int) -> Iterator[Mutant]:
     yield from _leaf_mutants(desc)
+    yield from _cast_mutants(desc)
     if desc.summed_k < k:
         yield Mutant(kind="tail", change="tail", desc=replace(desc, summed_k=k))
     for i, cut in enumerate(desc.cuts):
         for kind, how, other in _cut_mutants(cut, desc.output_dtype):
             cuts = (*desc.cuts[:i], other, *desc.cuts[i + 1 :])
             yield Mutant(kind=kind, change=f"cuts.{i}.{kind}={how}", desc=replace(desc, cuts=cuts))
+
+
+def _cast_mutants(desc: GEMMDesc) -> Iterator[Mutant]:
+    """Operands that are cast to tfloat32, cast with the other roundings."""
+    for name in ("a_cast", "b_cast"):
+        cast = getattr(desc, name)
+        for rounding in Rounding if cast is not None else ():
+            if rounding is not cast.rounding:
+                other = replace(desc, **{name: replace(cast, rounding=rounding)})
+                yield Mutant(kind="operand_cast", change=f"{name}={rounding.value}", desc=other)
 
 
 def _leaf_mutants(desc: GEMMDesc) -> Iterator[Mutant]:
@@ -95,7 +107,7 @@ def _other_deals(layout: Strided) -> Iterator[Strided]:
 
 
 def _cut_mutants(cut: Cut, output: DType) -> Iterator[tuple[str, str, Cut]]:
-    narrow = output if output is not DType.FLOAT32 else DType.FLOAT16
+    narrow = output if output in (DType.FLOAT16, DType.BFLOAT16) else DType.FLOAT16
     layout = cut.layout
     if isinstance(layout, Contiguous):
         grain = 64 if layout.span % 64 == 0 else 8

@@ -107,14 +107,16 @@ class _Builder:
             self._ends.append(step_ends(len(ks), leaf.instruction_k, leaf.residue))
             return
         cut, inner = cuts[0], cuts[1:]
-        for j, part in enumerate(_parts(ks, cut)):
+        parts = list(_parts(ks, cut))
+        for j, part in enumerate(parts):
             self.node(part, inner)
             self._round(cut.partial_dtype)
             if j:
                 self._program.append((Op.ADD, 0))
             elif cut.start is Start.ZERO:
                 self._program.append((Op.ADD_TO_ZERO, 0))
-            self._round(cut.merge_dtype)
+            if not (cut.open_end and j == len(parts) - 1):
+                self._round(cut.merge_dtype)
 
     def _round(self, dtype: DType) -> None:
         if dtype is not DType.FLOAT32:

@@ -13,6 +13,7 @@ from gemmdesc.descriptor import (
     Cut,
     FusedDot,
     GEMMDesc,
+    OperandCast,
     Relu,
     ResidueFirst,
     ResidueLast,
@@ -40,13 +41,15 @@ layouts = st.one_of(
     st.builds(Contiguous, span=positive, short=st.sampled_from(Short)),
     st.builds(Strided, count=positive, unit=positive),
 )
-cuts = st.builds(Cut, layout=layouts, partial_dtype=stored, merge_dtype=stored, start=st.sampled_from(Start))
+cuts = st.builds(
+    Cut, layout=layouts, partial_dtype=stored, merge_dtype=stored, start=st.sampled_from(Start), open_end=st.booleans()
+)
 residues = st.one_of(st.builds(ResidueLast), st.builds(ResidueFirst, k_loop_step=positive))
 fused_dots = st.builds(
     FusedDot,
     fraction_bits=st.integers(1, 40),
     output_bits=st.integers(1, 40),
-    rounding=st.sampled_from(Rounding),
+    rounding=st.sampled_from([Rounding.TOWARD_ZERO, Rounding.NEAREST_EVEN]),
     zero_exponent=st.integers(-300, 300),
     accumulator_dtype=st.sampled_from([DType.FLOAT32, DType.FLOAT16]),
 )
@@ -64,16 +67,28 @@ epilogue_steps = st.one_of(
     st.builds(Relu),
     st.builds(CastTo, dtype=dtypes),
 )
-descriptors = st.builds(
-    GEMMDesc,
-    a_dtype=dtypes,
-    b_dtype=dtypes,
-    output_dtype=dtypes,
-    summed_k=st.integers(0, 1 << 20),
-    cuts=st.lists(cuts, max_size=3).map(tuple),
-    accumulator=accumulators,
-    epilogue=st.lists(epilogue_steps, max_size=3).map(tuple),
+operand_casts = st.one_of(
+    st.none(), st.builds(OperandCast, dtype=st.just(DType.TFLOAT32), rounding=st.sampled_from(Rounding))
 )
+
+
+@st.composite
+def descriptors_of(draw: st.DrawFn) -> GEMMDesc:
+    a_dtype, b_dtype = draw(dtypes), draw(dtypes)
+    return GEMMDesc(
+        a_dtype=a_dtype,
+        b_dtype=b_dtype,
+        output_dtype=draw(dtypes),
+        summed_k=draw(st.integers(0, 1 << 20)),
+        cuts=tuple(draw(st.lists(cuts, max_size=3))),
+        accumulator=draw(accumulators),
+        epilogue=tuple(draw(st.lists(epilogue_steps, max_size=3))),
+        a_cast=draw(operand_casts) if a_dtype is DType.FLOAT32 else None,
+        b_cast=draw(operand_casts) if b_dtype is DType.FLOAT32 else None,
+    )
+
+
+descriptors = descriptors_of()
 
 
 def _calls(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:

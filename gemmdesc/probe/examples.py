@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from gemmdesc.library.interface import Library
-from gemmdesc.probe.sampling import Scope, draw_problem
+from gemmdesc.probe.sampling import FLOAT8_MULTIPLE, Scope, draw_problem
 from gemmdesc.probe.scan import Example, resolve
-from gemmdesc.problem import GemmProblem, Transpose
+from gemmdesc.problem import GemmProblem, Transpose, is_float8
 
 #: With fewer natural examples than this, larger ones take part too, and others are made, from this many at most.
 FEW_EXAMPLES, _MADE_FROM = 4, 3
@@ -109,9 +109,12 @@ def moved(
 ) -> Example | None:
     """The example's answer at another inner size, and with dense operands stored otherwise if ``layout`` says so.
 
-    None where the library's check does not accept it there.
+    None where the library's check does not accept it there, or 8-bit operands cannot have that size or layout.
     """
-    problem = resized(example.problem, k, layout)
+    p = example.problem
+    if is_float8(p.a_dtype) and (k % FLOAT8_MULTIPLE or layout not in (None, (p.transa, p.transb))):
+        return None
+    problem = resized(p, k, layout)
     return Example(problem=problem, answer=example.answer) if library.check(problem, example.answer) else None
 
 
@@ -120,12 +123,22 @@ def resized(problem: GemmProblem, k: int, layout: tuple[Transpose, Transpose] | 
     p = problem
     if layout in (None, (p.transa, p.transb)):
         lda = p.lda if p.transa is Transpose.N else p.lda + k - p.k
-        return replace(p, k=k, lda=lda, ldb=p.ldb if p.transb is Transpose.T else p.ldb + k - p.k)
+        return _restrided(p, replace(p, k=k, lda=lda, ldb=p.ldb if p.transb is Transpose.T else p.ldb + k - p.k))
     transa, transb = layout
-    return replace(
+    turned = replace(
         p, k=k, transa=transa, transb=transb, lda=p.m if transa is Transpose.N else k,
         ldb=k if transb is Transpose.N else p.n,
     )  # fmt: skip
+    return _restrided(p, turned)
+
+
+def _restrided(old: GemmProblem, new: GemmProblem) -> GemmProblem:
+    """``new`` with the matrices of a batch as far behind one another as in ``old``."""
+    if old.batch_count == 1:
+        return new
+    a = old.a_batch_stride + new.lda * new.a_columns - old.lda * old.a_columns if old.a_batch_stride else 0
+    b = old.b_batch_stride + new.ldb * new.b_columns - old.ldb * old.b_columns if old.b_batch_stride else 0
+    return replace(new, a_batch_stride=a, b_batch_stride=b)
 
 
 def grained_sizes(example: Example) -> tuple[int, ...]:

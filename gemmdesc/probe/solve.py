@@ -12,7 +12,9 @@ from gemmdesc.descriptor import ScalarStep
 from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
+from gemmdesc.probe.epilogues import with_epilogues
 from gemmdesc.probe.experiments import ReferenceFailed
+from gemmdesc.probe.formats import with_formats
 from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
@@ -172,7 +174,11 @@ class _Solver:
         if len(trees) < len(self._readings):
             return Unexplained(reason="the sizes read fit no tree", scalar=True)
         others = [r for r in self._task.hints if isinstance(r.structure.accumulator.step, ScalarStep)]
-        return infer_scalar_rules(trees, self._domain, self._hints, others=others)
+        found = infer_scalar_rules(trees, self._domain, self._hints, others=others)
+        if isinstance(found, Unexplained):
+            return found
+        formed = with_epilogues(with_formats(found, self._readings), self._readings)
+        return formed or Unexplained(reason="what is done to operands or sums fits no step", scalar=True)
 
     def _take(self, index: int) -> None:
         self._read.add(index)

@@ -16,12 +16,13 @@ from gemmdesc.probe.compare import (
     Verdict,
     choose_window,
     compare_rules,
+    draw_inputs,
     plain_draws,
     plain_operands,
     rival_draws,
 )
 from gemmdesc.probe.examples import Draws, Variant, elsewhere, examples_of, other_layouts, varied
-from gemmdesc.probe.experiments import ReferenceFailed, magnitudes
+from gemmdesc.probe.experiments import ReferenceFailed, magnitudes_of
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.telling import adding, most_telling
@@ -99,7 +100,7 @@ def _telling(examples: Sequence[Example], rule: Rule | None, rivals: Sequence[Ru
 def _trial_scalar(library: Library, example: Example) -> Verdict:
     reader = LibraryReader(library, example.problem, example.answer)
     try:
-        fused = read_fused(reader, read_summed(reader)[0], magnitudes(example.problem.a_dtype, example.problem.d_dtype))
+        fused = read_fused(reader, read_summed(reader)[0], magnitudes_of(example.problem))
     except ReferenceFailed:
         return Verdict.REFERENCE_FAILED
     return Verdict.DIFFERENT if fused else Verdict.EQUAL
@@ -230,5 +231,6 @@ def _stable(library: Library, example: Example, draw: Draw) -> bool:
     """Whether two further runs, and two beside a busy stream, give one and the same bytes."""
     a, b = plain_operands(example.problem, draw)
     window = choose_window(example.problem, draw)
-    found = run_to_run(library, example.problem, example.answer, a, b, repeats=2, window=window)
+    inputs = draw_inputs(example.problem, draw)
+    found = run_to_run(library, example.problem, example.answer, a, b, repeats=2, window=window, inputs=inputs)
     return isinstance(found, Failed) or found.stable

@@ -1,8 +1,7 @@
 """Walks: reading how much of k is summed, where accumulators end, where steps end, and how parts are joined.
 
 Each walk plans experiments, runs them on a :class:`~gemmdesc.probe.experiments.Reader`, and reads the answers.  None
-uses a rounding: with +L, -L, r further apart than any accumulator keeps, r is either there or gone.  That holds for
-formats whose accumulators leave no window in which r survives inside a step but not beside it.
+uses a rounding: with +L, -L, r further apart than any accumulator keeps, r is either there or gone.
 """
 
 from __future__ import annotations
@@ -113,7 +112,8 @@ def read_fused(reader: Reader, summed_k: int, size: Magnitudes) -> bool | None:
 
     L = 1.5 x 2^e, -L and r = 2^(e - 24) on three neighbouring k, r at each of the three in turn.  Where sums are made
     two at a time in float32, two of the three orders add r to L and lose it to a tie; a step that aligns them all to 24
-    or more fraction bits keeps r in every one.
+    or more fraction bits keeps r in every one, and one that aligns them to fewer loses it in every one.  No tree of
+    single additions does that: whichever two of the three meet first, L and -L are these in one of the orders.
     """
     if summed_k < 3:
         return None
@@ -125,33 +125,52 @@ def read_fused(reader: Reader, summed_k: int, size: Magnitudes) -> bool | None:
         for t in first
         for shift in range(3)
     ]
-    kept = (reader.values(patterns) == small).reshape(-1, 3)
-    return bool(kept.all(axis=1).any())
+    got = reader.values(patterns).reshape(-1, 3)
+    lost = (got == 0.0).all(axis=1)
+    if lost.any():
+        # Of these only where r comes out by itself.
+        alone = reader.values([((t + place, small),) for t in first for place in range(3)]).reshape(-1, 3)
+        lost &= (alone == small).all(axis=1)
+    return bool(((got == small).all(axis=1) | lost).any())
 
 
 def read_part_tree(reader: Reader, part_ends: Sequence[int], size: Magnitudes) -> tuple[Tree, tuple[str, ...]]:
     """How the parts are joined, by lowest common ancestors over one representative k a part.
 
-    Of more parts than ``MOST_SITES`` or than units can count, some from both ends and some between stand for all; the
-    tree is then that of these parts alone.
+    Of more parts than ``MOST_SITES``, some from both ends and some between stand for all; the tree is then that of
+    these parts alone.
     """
     starts = [0, *part_ends[:-1]]
-    sites = _sites(len(starts), min(MOST_SITES, size.countable))
+    sites = _sites(len(starts), MOST_SITES)
     if len(sites) == 1:
         return 0, ()
-
-    def oracle(one: int, others: Sequence[int]) -> list[int]:
-        patterns = [
-            tuple((starts[p], size.big if p == one else -size.big if p == other else size.tiny) for p in sites)
-            for other in others
-        ]
-        left = reader.values(patterns) / size.tiny
-        return [len(sites) - int(x) if x == int(x) and 0 <= x < len(sites) else -1 for x in left]
-
     try:
-        return recover_tree(sites, oracle), ()
+        return recover_tree(sites, _Oracle(reader, sites, starts, size)), ()
     except TreeError as error:
         return tuple(sites), (f"parts: {error}",)
+
+
+class _Oracle:
+    """Sizes of the smallest subtrees that hold two sites: L at one, -L at the other, units at the rest are counted.
+
+    ``at`` holds each site's k.  Where an output counts fewer units than there are sites, a few are asked at a time.
+    """
+
+    def __init__(self, reader: Reader, sites: Sequence[int], at: Sequence[int], size: Magnitudes) -> None:
+        self._reader, self._sites, self._at, self._size = reader, sites, at, size
+        step = size.countable
+        self._chunks = [sites[i : i + step] for i in range(0, len(sites), step)]
+
+    def __call__(self, one: int, others: Sequence[int]) -> list[int]:
+        size, count = self._size, len(self._sites)
+        patterns = [self._pattern(one, other, chunk) for other in others for chunk in self._chunks]
+        left = self._reader.values(patterns).reshape(len(others), len(self._chunks)).sum(axis=1) / size.tiny
+        return [count - int(x) if x == int(x) and 0 <= x < count else -1 for x in left]
+
+    def _pattern(self, one: int, other: int, units: Sequence[int]) -> Pattern:
+        size, at = self._size, self._at
+        rest = ((at[p], size.tiny) for p in units if p not in (one, other))
+        return ((at[one], size.big), (at[other], -size.big), *rest)
 
 
 def _sites(count: int, most: int) -> list[int]:
@@ -190,16 +209,8 @@ def sampled_sites(k: int, most: int) -> list[int]:
 
 
 def _tree_over(reader: Reader, sites: Sequence[int], size: Magnitudes) -> Tree | None:
-    def oracle(one: int, others: Sequence[int]) -> list[int]:
-        patterns = [
-            tuple((p, size.big if p == one else -size.big if p == other else size.tiny) for p in sites)
-            for other in others
-        ]
-        left = reader.values(patterns) / size.tiny
-        return [len(sites) - int(x) if x == int(x) and 0 <= x < len(sites) else -1 for x in left]
-
     try:
-        return recover_tree(sites, oracle)
+        return recover_tree(sites, _Oracle(reader, sites, range(sites[-1] + 1), size))
     except TreeError:
         return None
 

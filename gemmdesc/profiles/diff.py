@@ -202,10 +202,16 @@ def pieces(rule: Rule) -> dict[str, tuple[ChangeKind, str]]:
     for i, cut in enumerate(desc.cuts):
         for name in ("partial_dtype", "merge_dtype"):
             found[f"cuts.{i}.{name}"] = (ChangeKind.MERGE_TYPE_CHANGED, getattr(cut, name).value)
+        if cut.open_end:
+            found[f"cuts.{i}.open_end"] = (ChangeKind.MERGE_TYPE_CHANGED, "True")
         found[f"cuts.{i}.start"] = (ChangeKind.ORDER_CHANGED, cut.start.value)
     residue = desc.accumulator.residue
     found["residue"] = (ChangeKind.ORDER_CHANGED, "first" if isinstance(residue, ResidueFirst) else "last")
     found["accumulator.step"] = (ChangeKind.ACCUMULATOR_CHANGED, to_text(desc.accumulator.step))
+    for name in ("a_cast", "b_cast"):
+        cast = getattr(desc, name)
+        if cast is not None:
+            found[name] = (ChangeKind.ACCUMULATOR_CHANGED, to_text(cast))
     for path, text in sizes.items():
         if path.startswith("cuts."):
             found[path] = (ChangeKind.SPLIT_CHANGED, text)
