@@ -18,6 +18,8 @@ from gemmdesc.errors import DescriptorError
 
 #: Marks an integer field that a rule may give as an expression in the problem and the answer.
 VARIABLE = {"variable": True}
+#: Marks a field that is left out of texts where it has its default.
+OPTIONAL = {"optional": True}
 
 
 class Short(Enum):
@@ -65,21 +67,31 @@ class Strided:
         _at_least("strided.unit", self.unit, 1)
 
 
+Layout = Contiguous | Strided
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cut:
     """One level of the nest: how k is dealt to parts, and how the parts' sums are folded, ascending.
 
     Each part's sum is rounded to ``partial_dtype`` when it is stored; the running sum is rounded to ``merge_dtype``
     after every addition (each addition is one float32 addition, round to nearest even, before that).
+
+    ``fold``: layouts, outermost first, that deal the parts themselves to groups, as cuts deal k; the parts of an
+    innermost group are folded as one ascending chain, and so are the groups of each layout.  Empty: one chain.
     """
 
-    layout: Contiguous | Strided
+    layout: Layout
     partial_dtype: DType
     merge_dtype: DType
     start: Start
+    fold: tuple[Layout, ...] = field(default=(), metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         _instance("cut.layout", self.layout, Contiguous, Strided)
+        _instance("cut.fold", self.fold, tuple)
+        for i, layout in enumerate(self.fold):
+            _instance(f"cut.fold.{i}", layout, Contiguous, Strided)
         _instance("cut.start", self.start, Start)
         for name in ("partial_dtype", "merge_dtype"):
             if getattr(self, name) not in (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
@@ -68,9 +68,14 @@ def _print(value: Any, path: str, expressions: Mapping[str, str]) -> str:
         return "[" + ", ".join(items) + "]"
     inner = ", ".join(
         f"{f.name}={_print(getattr(value, f.name), f'{path}.{f.name}' if path else f.name, expressions)}"
-        for f in fields(value)
+        for f in _shown(value)
     )
     return f"{_NAMES[type(value)]}({inner})"
+
+
+def _shown(value: Any) -> list[Field[Any]]:
+    """The fields that a text names: all but optional ones that have their default."""
+    return [f for f in fields(value) if not (f.metadata.get("optional") and getattr(value, f.name) == f.default)]
 
 
 def parse_tree(text: str) -> ast.expr:
@@ -163,7 +168,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     if is_dataclass(value):
-        return {"is": _NAMES[type(value)], **{f.name: _plain(getattr(value, f.name)) for f in fields(value)}}
+        return {"is": _NAMES[type(value)], **{f.name: _plain(getattr(value, f.name)) for f in _shown(value)}}
     return value
 
 

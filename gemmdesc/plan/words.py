@@ -11,6 +11,7 @@ from gemmdesc.descriptor import (
     EpilogueStep,
     FusedDot,
     GEMMDesc,
+    Layout,
     Relu,
     ResidueFirst,
     Rounding,
@@ -18,6 +19,7 @@ from gemmdesc.descriptor import (
     Scale,
     Short,
     Start,
+    Strided,
 )
 
 _ROUNDED = {Rounding.TOWARD_ZERO: "toward zero", Rounding.NEAREST_EVEN: "to nearest even"}
@@ -73,10 +75,20 @@ def _chain(desc: GEMMDesc) -> str:
 
 def _fold(cut: Cut) -> str:
     start = "the first" if cut.start is Start.FIRST else "+0.0"
+    groups = "".join(f", then {_group(layout)}" for layout in reversed(cut.fold))
+    where = " in their groups" if groups else ""
     return (
-        f"parts are stored as {cut.partial_dtype.value} and added in ascending order, from {start} on, the running sum "
-        f"held as {cut.merge_dtype.value}"
+        f"parts are stored as {cut.partial_dtype.value} and added in ascending order{where}, "
+        f"from {start} on, the running sum held as {cut.merge_dtype.value}{groups}"
     )
+
+
+def _group(layout: Layout) -> str:
+    match layout:
+        case Contiguous(span=span, short=short):
+            return f"groups of {span} neighbours (the short one {short.value})"
+        case Strided(count=count, unit=unit):
+            return f"the {count} groups that take {unit} in turn"
 
 
 def _step(step: EpilogueStep) -> str:

@@ -70,14 +70,17 @@ def scalar_rule(
 
 def lend(rule: Rule, problem: GemmProblem, start: Start = Start.ZERO) -> Rule:
     """The rule for the operand and output types of ``problem``, with chains from ``start``."""
-    structure = replace(
-        rule.structure,
-        a_dtype=problem.a_dtype,
-        b_dtype=problem.b_dtype,
-        output_dtype=problem.d_dtype,
-        accumulator=replace(rule.structure.accumulator, step=ScalarStep(fused=True, start=start)),
-    )
-    return Rule(structure=structure, integers=rule.integers)
+
+    def moved(desc: GEMMDesc) -> GEMMDesc:
+        return replace(
+            desc,
+            a_dtype=problem.a_dtype,
+            b_dtype=problem.b_dtype,
+            output_dtype=problem.d_dtype,
+            accumulator=replace(desc.accumulator, step=ScalarStep(fused=True, start=start)),
+        )
+
+    return rule.restructured(moved)
 
 
 def confirms(rule: Rule, reading: ScalarReading) -> bool:

@@ -83,7 +83,7 @@ class _Solver:
         self._domain = [environment(e.problem, e.answer, None) for e in task.examples]
         self._readings: list[Reading] = []
         self._read: set[int] = set()
-        self._hints = tuple({str(e): e for r in task.hints for _, e in r.integers}.values())
+        self._hints = tuple({str(e): e for r in task.hints for e in r.expressions}.values())
         self._rivals = 0
         self._checked = 0
         self._draws = 0
