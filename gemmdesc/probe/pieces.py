@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gemmdesc.descriptor import Contiguous, Short, Strided
+from gemmdesc.descriptor import Contiguous, Layout, Short, Strided
 from gemmdesc.errors import GemmdescError
 from gemmdesc.probe.tree import Tree
 
 Index = npt.NDArray[np.int64]
-Layout = Contiguous | Strided
 
 
 class ScalarNestError(GemmdescError):
@@ -195,3 +194,32 @@ def explains(layouts: tuple[Layout, ...], piece: Piece) -> bool:
             return False
         pieces = [p for t in taken if t is not None for p in t]
     return all(p.chain for p in pieces)
+
+
+def take_groups(piece: Piece, layout: Layout) -> tuple[list[Piece], Piece] | None:
+    """The parts that hold sites, and the tree that folds them, in which a part's number stands for its sites.
+
+    None where some part is no subtree.
+    """
+    labels, places = deal(piece.places, layout, piece.length)
+    parts: list[Piece] = []
+
+    def fold(node: int) -> Tree:
+        inside = piece.below(node)
+        own = labels[inside]
+        if (own == own[0]).all():
+            length = _part_length(piece.length, layout, int(own[0]))
+            parts.append(Piece(flat=piece.flat, node=node, places=places[inside], length=length))
+            return int(own[0])
+        return fold(piece.flat.left[node]), fold(piece.flat.right[node])
+
+    if int((np.diff(labels) != 0).sum()) + 1 != len(np.unique(labels)):
+        return None
+    flat = flatten(fold(piece.node))
+    if len(np.unique(flat.sites)) != len(flat.sites):
+        return None
+    return parts, Piece(flat=flat, node=flat.root, places=flat.sites, length=_part_count(piece.length, layout))
+
+
+def _part_count(length: int, layout: Layout) -> int:
+    return layout.count if isinstance(layout, Strided) else max(1, -(-length // layout.span))

@@ -1,44 +1,38 @@
 """From summation trees of one class of answers to rules with a scalar chain as their leaf: pure, offline.
 
-The tree that takes most cuts gives the kinds of cuts; the integers of every cut are learned as expressions.  A rule is
-kept only if the descriptor that it gives induces every measured tree.  Readings are added to what is learned from
-one at a time, each a tree that refutes what was learned before.
+All trees are taken apart together, cut by cut (:mod:`gemmdesc.probe.scalar_search`); the integers of every cut are
+learned as expressions.  Where no nest explains all readings, they are divided by a condition on how the operands lie,
+and each side is explained by itself.  A rule is kept only if the descriptor that it gives induces every measured tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, product
 
-from gemmdesc.descriptor import Contiguous, Start, Strided
-from gemmdesc.expressions import Call, Expr, evaluate
+import numpy as np
+
+from gemmdesc.descriptor import Start
+from gemmdesc.expressions import Expr, Var, call, evaluate, evaluate_all
 from gemmdesc.probe.infer import Unexplained, distinct_rules
 from gemmdesc.probe.learn import Allowed, Example, learn_integer
-from gemmdesc.probe.pieces import Piece, ScalarNestError, explains
-from gemmdesc.probe.scalar_nest import Fit, Level, Nest, compress_tree, fit_kinds, kind_of
-from gemmdesc.probe.scalar_rule import (
-    ScalarReading,
-    Structure,
-    confirms,
-    integer_paths,
-    layouts_in,
-    lend,
-    scalar_rule,
-)
-from gemmdesc.rule import Rule
+from gemmdesc.probe.pieces import ScalarNestError
+from gemmdesc.probe.scalar_rule import ScalarReading, confirms, lend, scalar_rule
+from gemmdesc.probe.scalar_search import Chosen, GivenUp, Option, Search
+from gemmdesc.rule import Rule, choose_rule
 
-#: Readings that may be added to what is learned from, one a round.
-_ROUNDS = 24
-#: Expressions kept for one integer, and combinations of them tried in one round.
-_EXPRESSIONS, _COMBINATIONS = 6, 96
-#: Readings that are asked for a structure until one gives it, and structures tried.
-_SOURCES = 8
-_STRUCTURES = 12
+#: Cuts more than the trees need at least that are tried.
+_SPARE_CUTS = 5
+#: Work of one search: cuts taken off one piece.
+_MOST_WORK = 1200
+#: Nests that are told apart, and spellings of their integers.
+_NESTS, _SPELLINGS = 6, 24
+#: Expressions kept for one integer, and different values of it that are tried.
+_EXPRESSIONS, _OPTIONS = 24, 6
 #: Rules are told apart by normal forms up to this k.
 _TOLD_APART_TO = 20_000
-
-Integers = Mapping[str, Allowed]
+#: Variables that may choose between structures.
+CONDITIONS = ("transa", "transb", "a_unit_k", "b_unit_k")
 
 
 def infer_scalar_rules(
@@ -50,8 +44,8 @@ def infer_scalar_rules(
 ) -> tuple[Rule, ...] | Unexplained:
     """The rules that induce every tree read, simplest first, one for each behaviour on the readings and the domain.
 
-    They are those of the first kinds of cuts that explain all readings, contiguous cuts before strided ones: readings
-    too small to tell the two apart leave other rules as well.
+    They are those of the fewest cuts that explain all readings: readings too small to tell deeper nests apart leave
+    other rules as well.  Where there are none, rules of two structures, chosen by the simplest conditions that do.
 
     ``domain``, ``hints`` and ``names`` are those of :func:`gemmdesc.probe.learn.learn_integer`.  ``others``: rules that
     explained other classes, tried where these trees are too sparse to find a nest.
@@ -62,6 +56,19 @@ def infer_scalar_rules(
     """
     if not readings:
         return Unexplained(reason="there are no readings")
+    found = _one_structure(readings, domain, (hints, names), others)
+    if not isinstance(found, Unexplained):
+        return found
+    chosen = _two_structures(readings, domain, (hints, names), others)
+    return _told_apart(chosen, [r.environment for r in readings], domain) if chosen else found
+
+
+def _one_structure(
+    readings: Sequence[ScalarReading],
+    domain: Sequence[Mapping[str, int]],
+    offered: tuple[Sequence[Expr], Sequence[str]],
+    others: Sequence[Rule],
+) -> tuple[Rule, ...] | Unexplained:
     seen = {r.negative_zero for r in readings} - {None}
     if len(seen) > 1:
         return Unexplained(
@@ -69,10 +76,9 @@ def infer_scalar_rules(
         )
     start = Start.FIRST if True in seen else Start.ZERO
     try:
-        pieces = [r.piece for r in readings]
+        found = _Class(readings, start, domain, offered).rules()
     except ScalarNestError as error:
         return Unexplained(reason=str(error))
-    found = _Class(readings, pieces, start, domain, (hints, names)).rules()
     if isinstance(found, Unexplained):
         lent = [lend(rule, readings[0].problem, start) for rule in others]
         lent = [rule for rule in lent if all(confirms(rule, r) for r in readings)]
@@ -80,19 +86,41 @@ def infer_scalar_rules(
     return found
 
 
-def _telling(piece: Piece) -> tuple[int, bool, int, int]:
-    """A key by which trees of many cuts come first, then whole ones, then those of many sites and few k."""
-    sampled = len(piece.places) < piece.length
-    return -piece.least_cuts, sampled, -len(piece.places), piece.length
+def _two_structures(
+    readings: Sequence[ScalarReading],
+    domain: Sequence[Mapping[str, int]],
+    offered: tuple[Sequence[Expr], Sequence[str]],
+    others: Sequence[Rule],
+) -> list[Rule]:
+    """Rules of one structure where a condition holds and another elsewhere, of the simplest conditions that work."""
+    made: dict[frozenset[int], tuple[Rule, ...]] = {}
+
+    def explained(numbers: frozenset[int]) -> tuple[Rule, ...]:
+        if numbers not in made:
+            own = [readings[i] for i in sorted(numbers)]
+            found = _one_structure(own, domain, offered, others)
+            made[numbers] = () if isinstance(found, Unexplained) else found
+        return made[numbers]
+
+    environments = [r.environment for r in readings]
+    everything = frozenset(range(len(readings)))
+    for conditions in _conditions():
+        chosen: list[Rule] = []
+        for condition in conditions:
+            holds = frozenset(i for i, e in enumerate(environments) if evaluate(condition, e))
+            if holds and holds != everything and explained(holds):
+                pairs = product(explained(holds)[:2], explained(everything - holds)[:2])
+                chosen += [choose_rule(condition, then, otherwise) for then, otherwise in pairs]
+        if chosen:
+            return chosen
+    return []
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Proposal:
-    """Kinds of cuts, and the nests of them that the tree of the ``source`` reading has."""
-
-    structure: Structure
-    source: int
-    nests: tuple[Nest, ...]
+def _conditions() -> Iterator[list[Expr]]:
+    """Conditions by size: one variable, then both or either of two."""
+    yield [Var(name) for name in CONDITIONS]
+    pairs = [(x, y) for i, x in enumerate(CONDITIONS) for y in CONDITIONS[i + 1 :]]
+    yield [call(operation, x, y) for x, y in pairs for operation in ("min", "max")]
 
 
 class _Class:
@@ -101,130 +129,90 @@ class _Class:
     def __init__(
         self,
         readings: Sequence[ScalarReading],
-        pieces: Sequence[Piece],
         start: Start,
         domain: Sequence[Mapping[str, int]],
         offered: tuple[Sequence[Expr], Sequence[str]],
     ) -> None:
-        self._readings, self._pieces, self._start, self._domain = readings, pieces, start, domain
+        self._readings, self._start, self._domain = readings, start, domain
         self._hints, self._names = offered
         self._environments = [r.environment for r in readings]
-        self._learned: dict[tuple[object, ...], tuple[Expr, ...]] = {}
-        self._order = sorted(range(len(pieces)), key=lambda i: _telling(pieces[i]))
+        shared = set.intersection(*(set(e) for e in self._environments))
+        self._columns = {n: np.array([e[n] for e in self._environments], dtype=np.int64) for n in shared}
+        self._learned: dict[tuple[object, ...], tuple[Option, ...]] = {}
 
     def rules(self) -> tuple[Rule, ...] | Unexplained:
-        queue: list[_Proposal] = []
-        tried: set[Structure] = set()
-        reason = "no expression of the space gives the integers read"
-        for reading in self._order[:_SOURCES]:
-            trouble = self._propose(reading, queue)
-            if not trouble:
-                break
-        else:
-            return Unexplained(reason=trouble, scalar=True)
-        while queue and len(tried) < _STRUCTURES:
-            proposal = queue.pop(0)
-            if proposal.structure in tried:
-                continue
-            tried.add(proposal.structure)
-            found = self._explain(proposal)
-            if isinstance(found, int):
-                reason = self._propose(found, queue) or f"{reason}; k = {self._pieces[found].length} needs other cuts"
-            elif found:
-                return found
+        """One rule for each behaviour, of the fewest cuts, without groups where that does."""
+        pieces = tuple((r.piece,) for r in self._readings)
+        least = max(r.piece.least_cuts for r in self._readings)
+        reason = f"no nest of up to {least + _SPARE_CUTS} cuts with integers of the space has the trees read"
+        for grouped in (False, True):
+            search = Search(self, _MOST_WORK)
+            try:
+                for depth in range(1 if grouped else least, least + _SPARE_CUTS + 1):
+                    nests = list(islice(search.nests(pieces, depth, grouped=grouped), _NESTS))
+                    rules = self._made(nests)
+                    if rules:
+                        return rules
+            except GivenUp:
+                reason = "sites are too sparse to find a nest of cuts"
         return Unexplained(reason=reason, scalar=True)
 
-    def _propose(self, reading: int, queue: list[_Proposal]) -> str:
-        """Put the structures of one reading's nests in front; else the reason why there are none."""
-        try:
-            nests = compress_tree(self._readings[reading].tree, self._pieces[reading].length)
-        except ScalarNestError as error:
-            return str(error)
-        by_structure: dict[Structure, list[Nest]] = {}
-        for nest in nests:
-            by_structure.setdefault(tuple(kind_of(level.layout) for level in nest), []).append(nest)
-        queue[:0] = [_Proposal(structure=s, source=reading, nests=tuple(n)) for s, n in by_structure.items()]
-        return ""
-
-    def _explain(self, proposal: _Proposal) -> tuple[Rule, ...] | int:
-        """Rules of this structure for all readings; else a reading that it does not fit, or nothing."""
-        structure = proposal.structure
-        known: dict[int, Integers] = {}
-        asked, expected = proposal.source, dict[str, Expr]()
-        for _ in range(_ROUNDS):
-            integers = self._integers(structure, asked, expected)
-            if integers is None:
-                return asked
-            # Where sites are sparse the fit may not show a cut that the nests found do.
-            known[asked] = {**_hulls(proposal.nests), **integers} if asked == proposal.source else integers
-            combinations = self._combinations(structure, known)
-            against = [self._against(structure, c, known) for c in combinations]
-            surviving = [c for c, refuted in zip(combinations, against, strict=True) if refuted is None]
-            if surviving:
-                return self._made(structure, surviving)
-            fresh = [i for i, r in enumerate(against) if r is not None and r not in known]
-            if not fresh:
-                return next((r for r in against if r is not None), ())
-            asked, expected = against[fresh[0]] or 0, combinations[fresh[0]]
-        return ()
-
-    def _integers(self, structure: Structure, reading: int, expected: Mapping[str, Expr]) -> Integers | None:
-        """What one reading allows for each integer that it shows; None where the structure does not fit.
-
-        Of several sets of cuts that it may show, the one that contradicts least of what is expected.
-        """
-        groups: dict[tuple[bool, ...], list[Fit]] = {}
-        for fit in fit_kinds(structure, self._pieces[reading]):
-            groups.setdefault(tuple(x is not None for x in fit), []).append(fit)
-        values = {path: evaluate(e, self._environments[reading]) for path, e in expected.items()}
-
-        def contradicted(shown: tuple[bool, ...]) -> tuple[int, int]:
-            allowed = _hulls(groups[shown])
-            wrong = [p for p, a in allowed.items() if p in values and not a.low <= values[p] <= a.high]
-            return len(wrong), -sum(shown)
-
-        return _hulls(groups[min(groups, key=contradicted)]) if groups else None
-
-    def _combinations(self, structure: Structure, known: Mapping[int, Integers]) -> list[dict[str, Expr]]:
-        chosen: dict[str, tuple[Expr, ...]] = {}
-        for path in integer_paths(structure):
-            seen = {r: allowed[path] for r, allowed in known.items() if path in allowed}
-            given = [options[0] for options in chosen.values() if isinstance(options[0], Call)]
-            found = self._learn(seen, given)
-            if not found:
-                return []
-            chosen[path] = found[:_EXPRESSIONS]
-        every = islice(product(*chosen.values()), 4 * _COMBINATIONS)
-        return [dict(zip(chosen, c, strict=True)) for c in every][:_COMBINATIONS]
-
-    def _learn(self, seen: Mapping[int, Allowed], given: Sequence[Expr]) -> tuple[Expr, ...]:
-        if not seen:
-            return ()
+    def options(self, seen: Mapping[int, Allowed], given: Sequence[Expr]) -> Sequence[Option]:
+        """See :class:`gemmdesc.probe.scalar_search.Integers`."""
         key = (tuple(seen.items()), tuple(given))
         if key not in self._learned:
             examples = [Example(environment=self._environments[r], allowed=a) for r, a in seen.items()]
-            self._learned[key] = learn_integer(
-                examples, self._domain, names=self._names, given=given, hints=self._hints
-            )
+            found = learn_integer(
+                examples, self._domain, names=self._names, given=given, hints=self._hints, most=_EXPRESSIONS,
+                lone=False,
+            )  # fmt: skip
+            self._learned[key] = self._options(found)
         return self._learned[key]
 
-    def _against(
-        self, structure: Structure, expressions: Mapping[str, Expr], known: Mapping[int, Integers]
-    ) -> int | None:
-        """A reading whose tree these expressions do not give, one that nothing was learned from if there is any."""
-        found: int | None = None
-        for reading in self._order:
-            layouts = layouts_in(structure, expressions, self._environments[reading])
-            if layouts is None or not explains(layouts, self._pieces[reading]):
-                if reading not in known:
-                    return reading
-                found = reading
-        return found
+    def _options(self, found: Sequence[Expr]) -> tuple[Option, ...]:
+        by_values: dict[tuple[int, ...], list[Expr]] = {}
+        for expression in found:
+            values = np.broadcast_to(evaluate_all(expression, self._columns), (len(self._readings),))
+            if (values >= 1).all():
+                by_values.setdefault(tuple(values.tolist()), []).append(expression)
+        return tuple(Option(values=v, expressions=tuple(e)) for v, e in by_values.items())[:_OPTIONS]
 
-    def _made(self, structure: Structure, combinations: Sequence[Mapping[str, Expr]]) -> tuple[Rule, ...]:
-        rules = [scalar_rule(self._readings[0].problem, structure, c, self._start) for c in combinations]
-        told = _told_apart(rules, self._environments, self._domain)
-        return tuple(r for r in told if all(confirms(r, reading) for reading in self._readings))
+    def _made(self, nests: Sequence[tuple[Chosen, ...]]) -> tuple[Rule, ...]:
+        rules: list[Rule] = []
+        for nest in nests:
+            spelled = list(self._spelled(nest))
+            # All spellings of one nest give the same integers where trees were read.
+            if spelled and all(confirms(spelled[0], r) for r in self._readings):
+                rules += spelled
+        return _told_apart(rules, self._environments, self._domain)
+
+    def _spelled(self, nest: tuple[Chosen, ...]) -> Iterator[Rule]:
+        """The nest with one expression for each integer, the same one for integers that allow the same."""
+        paths = dict(_paths("cuts", nest))
+        choices = list(dict.fromkeys(option.expressions for option in paths.values()))
+        spellings = sorted(product(*(range(len(c)) for c in choices)), key=sum) if _few(choices) else [
+            tuple(min(i, len(c) - 1) for c in choices) for i in range(max(map(len, choices)))
+        ]
+        for numbers in spellings[:_SPELLINGS]:
+            chosen = {c: c[i] for c, i in zip(choices, numbers, strict=True)}
+            expressions = {path: chosen[option.expressions] for path, option in paths.items()}
+            yield scalar_rule(self._readings[0].problem, [c.kinds for c in nest], expressions, self._start)
+
+
+def _few(choices: Sequence[Sequence[Expr]]) -> bool:
+    count = 1
+    for choice in choices:
+        count *= len(choice)
+    return count <= 4096
+
+
+def _paths(prefix: str, nest: Sequence[Chosen]) -> Iterator[tuple[str, Option]]:
+    """The integers of the cuts, or of the layouts of a fold, by path."""
+    for i, chosen in enumerate(nest):
+        where = f"{prefix}.{i}.layout" if prefix == "cuts" else f"{prefix}.{i}"
+        for name, option in zip(chosen.kind.names, chosen.integers, strict=True):
+            yield f"{where}.{name}", option
+        yield from _paths(f"{prefix}.{i}.fold", chosen.fold)
 
 
 def _told_apart(
@@ -233,26 +221,3 @@ def _told_apart(
     if len(rules) < 2:
         return tuple(rules)
     return distinct_rules(rules, [e for e in (*environments, *domain) if e["k"] <= _TOLD_APART_TO])
-
-
-def _hulls(fits: Sequence[Fit]) -> Integers:
-    out: dict[str, Allowed] = {}
-    for i, column in enumerate(zip(*fits, strict=True)):
-        levels = [x for x in column if x is not None]
-        if levels:
-            out |= _hull(i, levels)
-    return out
-
-
-def _hull(index: int, levels: Sequence[Level]) -> Integers:
-    path = f"cuts.{index}.layout."
-    out: dict[str, Allowed] = {}
-    spans = [x.layout.span for x in levels if isinstance(x.layout, Contiguous)]
-    if spans:
-        return {f"{path}span": Allowed(low=min(spans), high=max(spans))}
-    strided = [(x.layout, x.open_count) for x in levels if isinstance(x.layout, Strided)]
-    units, counts = [s.unit for s, _ in strided], [s.count for s, _ in strided]
-    out[f"{path}unit"] = Allowed(low=min(units), high=max(units))
-    bounded = Allowed(low=min(counts), high=max(counts))
-    out[f"{path}count"] = Allowed.at_least(min(counts)) if any(o for _, o in strided) else bounded
-    return out

@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gemmdesc.descriptor import Accumulator, Contiguous, Cut, GEMMDesc, ResidueLast, ScalarStep, Start, Strided
+from gemmdesc.descriptor import Accumulator, Cut, GEMMDesc, Layout, ResidueLast, ScalarStep, Start
 from gemmdesc.dtypes import DType
-from gemmdesc.expressions import Expr, Var, evaluate
+from gemmdesc.expressions import Expr, Var
 from gemmdesc.probe.induced import induced_tree
-from gemmdesc.probe.pieces import Layout, Piece, flatten, whole
-from gemmdesc.probe.scalar_nest import Kind
+from gemmdesc.probe.pieces import Piece, flatten, whole
+from gemmdesc.probe.scalar_cuts import Kind
 from gemmdesc.probe.tree import Tree
 from gemmdesc.problem import AlgoConfig, GemmProblem, Launch, environment
 from gemmdesc.rule import Rule, evaluate_rule, make_rule
-
-Structure = tuple[Kind, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +59,17 @@ def scalar_descriptor(problem: GemmProblem, layouts: Sequence[Layout], start: St
 
 
 def scalar_rule(
-    problem: GemmProblem, structure: Structure, expressions: Mapping[str, Expr], start: Start = Start.ZERO
+    problem: GemmProblem, kinds: Sequence[Kind], expressions: Mapping[str, Expr], start: Start = Start.ZERO
 ) -> Rule:
     """The rule of these cuts in float32 over an ascending fused chain from ``start``; expressions by path."""
-    layouts = [Strided(count=1, unit=1) if k.short is None else Contiguous(span=1, short=k.short) for k in structure]
-    return make_rule(scalar_descriptor(problem, layouts, start), {"summed_k": Var("k"), **expressions})
+    desc = scalar_descriptor(problem, [_blank(kind) for kind in kinds], start)
+    cuts = zip(desc.cuts, kinds, strict=True)
+    desc = replace(desc, cuts=tuple(replace(cut, fold=tuple(map(_blank, kind.fold))) for cut, kind in cuts))
+    return make_rule(desc, {"summed_k": Var("k"), **expressions})
+
+
+def _blank(kind: Kind) -> Layout:
+    return kind.layout([1] * len(kind.names))
 
 
 def lend(rule: Rule, problem: GemmProblem, start: Start = Start.ZERO) -> Rule:
@@ -90,26 +94,3 @@ def confirms(rule: Rule, reading: ScalarReading) -> bool:
         return False
     sites = reading.piece.flat.sites.tolist()
     return induced_tree(desc, reading.problem.k, sites) == reading.tree
-
-
-def integer_paths(structure: Structure) -> list[str]:
-    """Paths of the integers of these cuts, outermost first."""
-    fields = [("count", "unit") if kind.short is None else ("span",) for kind in structure]
-    return [f"cuts.{i}.layout.{name}" for i, names in enumerate(fields) for name in names]
-
-
-def layouts_in(
-    structure: Structure, expressions: Mapping[str, Expr], environment: Mapping[str, int]
-) -> tuple[Layout, ...] | None:
-    """The layouts in one environment; None where an integer comes out that no cut can have."""
-    values = {path: evaluate(e, environment) for path, e in expressions.items()}
-    if min(values.values(), default=1) < 1:
-        return None
-    out: list[Layout] = []
-    for i, kind in enumerate(structure):
-        path = f"cuts.{i}.layout."
-        if kind.short is None:
-            out.append(Strided(count=values[f"{path}count"], unit=values[f"{path}unit"]))
-        else:
-            out.append(Contiguous(span=values[f"{path}span"], short=kind.short))
-    return tuple(out)
