@@ -8,12 +8,12 @@ and each side is explained by itself.  A rule is kept only if the descriptor tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, product
+from itertools import product
 
 import numpy as np
 
 from gemmdesc.descriptor import Start
-from gemmdesc.expressions import Expr, Var, call, evaluate, evaluate_all
+from gemmdesc.expressions import Expr, Var, call, evaluate, evaluate_all, size
 from gemmdesc.probe.infer import Unexplained, distinct_rules
 from gemmdesc.probe.learn import Allowed, Example, learn_integer
 from gemmdesc.probe.pieces import ScalarNestError
@@ -23,8 +23,8 @@ from gemmdesc.rule import Rule, choose_rule
 
 #: Cuts more than the trees need at least that are tried.
 _SPARE_CUTS = 5
-#: Work of one search: cuts taken off one piece.
-_MOST_WORK = 1200
+#: Work of one search, in cuts taken off one piece, and of what follows the first nest found.
+_MOST_WORK, _FURTHER_WORK = 1200, 120
 #: Nests that are told apart, and spellings of their integers.
 _NESTS, _SPELLINGS = 6, 24
 #: Expressions kept for one integer, and different values of it that are tried.
@@ -149,8 +149,7 @@ class _Class:
             search = Search(self, _MOST_WORK)
             try:
                 for depth in range(1 if grouped else least, least + _SPARE_CUTS + 1):
-                    nests = list(islice(search.nests(pieces, depth, grouped=grouped), _NESTS))
-                    rules = self._made(nests)
+                    rules = self._made(search.some(pieces, depth, _NESTS, _FURTHER_WORK, grouped=grouped))
                     if rules:
                         return rules
             except GivenUp:
@@ -179,7 +178,7 @@ class _Class:
 
     def _made(self, nests: Sequence[tuple[Chosen, ...]]) -> tuple[Rule, ...]:
         rules: list[Rule] = []
-        for nest in nests:
+        for nest in sorted(nests, key=_cost):
             spelled = list(self._spelled(nest))
             # All spellings of one nest give the same integers where trees were read.
             if spelled and all(confirms(spelled[0], r) for r in self._readings):
@@ -197,6 +196,11 @@ class _Class:
             chosen = {c: c[i] for c, i in zip(choices, numbers, strict=True)}
             expressions = {path: chosen[option.expressions] for path, option in paths.items()}
             yield scalar_rule(self._readings[0].problem, [c.kinds for c in nest], expressions, self._start)
+
+
+def _cost(nest: Sequence[Chosen]) -> int:
+    """The size of the simplest expressions, those that stand in several places counted once."""
+    return sum(size(e) for e in {option.expressions[0] for _, option in _paths("cuts", nest)})
 
 
 def _few(choices: Sequence[Sequence[Expr]]) -> bool:

@@ -71,6 +71,27 @@ class Search:
 
     def __init__(self, integers: Integers, most: int) -> None:
         self._integers, self._left = integers, most
+        # The piece is kept with its bounds, so that no other one takes its id.
+        self._bounded: dict[tuple[Kind, int], tuple[Piece, Sequence[Bounds]]] = {}
+
+    def some(self, pieces: Pieces, depth: int, most: int, further: int, *, grouped: bool) -> list[tuple[Chosen, ...]]:
+        """At most ``most`` of the :meth:`nests`, those found by ``further`` work after the first one.
+
+        Raises:
+            GivenUp: there was no work left before one was found.
+        """
+        found: list[tuple[Chosen, ...]] = []
+        try:
+            for nest in self.nests(pieces, depth, grouped=grouped):
+                found.append(nest)
+                if len(found) == most:
+                    break
+                if len(found) == 1:
+                    self._left = min(self._left, further)
+        except GivenUp:
+            if not found:
+                raise
+        return found
 
     def nests(
         self, pieces: Pieces, depth: int, given: tuple[Expr, ...] = (), *, grouped: bool = False
@@ -98,10 +119,16 @@ class Search:
                     yield (chosen, *rest)
 
     def _cuts(self, kind: Kind, pieces: Pieces, given: tuple[Expr, ...]) -> Iterator[tuple[Chosen, Pieces]]:
-        guide = max(range(len(pieces)), key=lambda i: _telling(pieces[i]))
         tried: set[tuple[tuple[int, ...], ...]] = set()
-        for bounds in bounds_of(kind, _worst(pieces[guide]))[:_WAYS]:
-            yield from self._explaining(kind, pieces, {guide: bounds}, given, tried)
+        for guide in _by_telling(pieces):
+            for bounds in self._bounds(kind, _worst(pieces[guide])):
+                yield from self._explaining(kind, pieces, {guide: bounds}, given, tried)
+
+    def _bounds(self, kind: Kind, piece: Piece) -> Sequence[Bounds]:
+        key = (kind, id(piece))
+        if key not in self._bounded:
+            self._bounded[key] = piece, bounds_of(kind, piece)[:_WAYS]
+        return self._bounded[key][1]
 
     def _explaining(
         self, kind: Kind, pieces: Pieces, seen: Mapping[int, Bounds], given: tuple[Expr, ...],
@@ -122,10 +149,10 @@ class Search:
                 borne = True
                 yield Chosen(kind=kind, integers=integers), taken
         if refuting is None and borne:
-            refuting = next(iter(sorted(set(range(len(pieces))) - set(seen), key=lambda i: _telling(pieces[i]))), None)
+            refuting = next((i for i in _by_telling(pieces) if i not in seen), None)
         if refuting is None or len(seen) > _ADDED or not pieces[refuting]:
             return
-        ways = [*bounds_of(kind, _worst(pieces[refuting]))[:_WAYS], unseen(kind, pieces[refuting])]
+        ways = [*self._bounds(kind, _worst(pieces[refuting])), unseen(kind, pieces[refuting])]
         for bounds in ways:
             yield from self._explaining(kind, pieces, {**seen, refuting: bounds}, given, tried)
 
@@ -198,10 +225,14 @@ def _worst(pieces: Sequence[Piece]) -> Piece:
     return max(pieces, key=lambda p: (p.least_cuts, bool(p.places[0] == 0), len(p.places)))
 
 
+def _by_telling(pieces: Pieces) -> list[int]:
+    """Readings with something left to explain, those that tell most first."""
+    open_ = [i for i, own in enumerate(pieces) if any(not p.chain for p in own)]
+    return sorted(open_, key=lambda i: _telling(pieces[i]), reverse=True)
+
+
 def _telling(pieces: Sequence[Piece]) -> tuple[int, bool, int]:
     """A key that is largest for pieces of many cuts, then for whole ones, then for many sites."""
-    if not pieces:
-        return -1, False, 0
     worst = _worst(pieces)
     return worst.least_cuts, len(worst.places) == worst.length, len(worst.places)
 
