@@ -141,7 +141,7 @@ def take_apart(piece: Piece, layout: Layout) -> list[Piece] | None:
 
     def part(at: int) -> Piece:
         inside = piece.below(at)
-        length = _part_length(piece.length, layout, int(labels[inside][0]))
+        length = part_length(piece.length, layout, int(labels[inside][0]))
         return Piece(flat=flat, node=at, places=places[inside], length=length)
 
     while True:
@@ -173,7 +173,8 @@ def deal(places: Index, layout: Layout, length: int = 0) -> tuple[Index, Index]:
             return at % count, at // count * unit + places % unit
 
 
-def _part_length(length: int, layout: Layout, part: int) -> int:
+def part_length(length: int, layout: Layout, part: int) -> int:
+    """How many of ``length`` places one part holds."""
     match layout:
         case Contiguous(span=span, short=short):
             lead = length % span if short is Short.FIRST else 0
@@ -208,7 +209,7 @@ def take_groups(piece: Piece, layout: Layout) -> tuple[list[Piece], Piece] | Non
         inside = piece.below(node)
         own = labels[inside]
         if (own == own[0]).all():
-            length = _part_length(piece.length, layout, int(own[0]))
+            length = part_length(piece.length, layout, int(own[0]))
             parts.append(Piece(flat=piece.flat, node=node, places=places[inside], length=length))
             return int(own[0])
         return fold(piece.flat.left[node]), fold(piece.flat.right[node])
@@ -218,8 +219,9 @@ def take_groups(piece: Piece, layout: Layout) -> tuple[list[Piece], Piece] | Non
     flat = flatten(fold(piece.node))
     if len(np.unique(flat.sites)) != len(flat.sites):
         return None
-    return parts, Piece(flat=flat, node=flat.root, places=flat.sites, length=_part_count(piece.length, layout))
+    return parts, Piece(flat=flat, node=flat.root, places=flat.sites, length=part_count(piece.length, layout))
 
 
-def _part_count(length: int, layout: Layout) -> int:
+def part_count(length: int, layout: Layout) -> int:
+    """How many parts ``length`` places have."""
     return layout.count if isinstance(layout, Strided) else max(1, -(-length // layout.span))

@@ -23,8 +23,8 @@ from gemmdesc.rule import Rule, choose_rule
 
 #: Cuts more than the trees need at least that are tried.
 _SPARE_CUTS = 5
-#: Work of one search, in cuts taken off one piece, and of what follows the first nest found.
-_MOST_WORK, _FURTHER_WORK = 1200, 120
+#: Work of a search for nests of one depth, in cuts taken off one piece, and of what follows the first nest found.
+_MOST_WORK, _FURTHER_WORK = 400, 60
 #: Nests that are told apart, and spellings of their integers.
 _NESTS, _SPELLINGS = 6, 24
 #: Expressions kept for one integer, and different values of it that are tried.
@@ -146,14 +146,15 @@ class _Class:
         least = max(r.piece.least_cuts for r in self._readings)
         reason = f"no nest of up to {least + _SPARE_CUTS} cuts with integers of the space has the trees read"
         for grouped in (False, True):
-            search = Search(self, _MOST_WORK)
-            try:
-                for depth in range(1 if grouped else least, least + _SPARE_CUTS + 1):
+            for depth in range(1 if grouped else least, least + _SPARE_CUTS + 1):
+                search = Search(self, _MOST_WORK)
+                try:
                     rules = self._made(search.some(pieces, depth, _NESTS, _FURTHER_WORK, grouped=grouped))
-                    if rules:
-                        return rules
-            except GivenUp:
-                reason = "sites are too sparse to find a nest of cuts"
+                except GivenUp:
+                    reason = "sites are too sparse to find a nest of cuts"
+                    continue
+                if rules:
+                    return rules
         return Unexplained(reason=reason, scalar=True)
 
     def options(self, seen: Mapping[int, Allowed], given: Sequence[Expr]) -> Sequence[Option]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Protocol
 
-from gemmdesc.expressions import Expr
+from gemmdesc.expressions import Expr, size
 from gemmdesc.probe.learn import Allowed
 from gemmdesc.probe.pieces import Piece, take_apart, take_groups
 from gemmdesc.probe.scalar_cuts import FIRST, LAST, STRIDED, Bounds, Kind, bounds_of, grouped_bounds, unseen
@@ -34,6 +34,11 @@ class Option:
 
     values: tuple[int, ...]
     expressions: tuple[Expr, ...]
+
+    @property
+    def size(self) -> int:
+        """That of the simplest expression."""
+        return size(self.expressions[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,10 +168,7 @@ class Search:
         for place in range(len(kind.names)):
             allowed = {r: a for r, b in seen.items() if (a := b[place]) is not None}
             found.append(self._integers.options(allowed, given) if allowed else ())
-        for number, integers in enumerate(product(*found)):
-            if number == _PROPOSALS:
-                return
-            yield integers
+        yield from sorted(product(*found), key=lambda integers: sum(o.size for o in integers))[:_PROPOSALS]
 
     def _take_all(self, kind: Kind, pieces: Pieces, values: tuple[tuple[int, ...], ...]) -> Pieces | int:
         """Every reading's parts; else the first reading that does not bear the cut."""
