@@ -15,6 +15,9 @@ from gemmdesc.problem import GemmProblem, Transpose
 FEW_EXAMPLES, _MADE_FROM = 4, 3
 #: Elements of both operands up to which a problem is preferred, and k up to which examples are made.
 _MODERATE_ELEMENTS, _LARGEST_MADE_K = 2**25, 2**15
+#: Multiples of k, and k beyond them, at which an answer is read deeper than it was met, and the largest k of those.
+_DEEPER = ((4, 1), (16, 7), (64, 13))
+_DEEPEST_K = 2**18
 #: Multiples of 64 near a size that are tried.
 _GRAINED = 4
 #: A k below this hides how long the turns of most main loops are.
@@ -145,6 +148,17 @@ def other_sizes(example: Example) -> tuple[int, ...]:
         k // 2 + 1, 3 * k,
     )  # fmt: skip
     return tuple(dict.fromkeys(s for s in sizes if 0 < s <= _LARGEST_MADE_K and s != k))
+
+
+def deeper(library: Library, examples: Sequence[Example]) -> list[Example]:
+    """The examples' answers at several times their k, as far as operands stay moderate and the check accepts them."""
+    made = (
+        moved(library, e, k)
+        for e in examples
+        for k in (times * e.problem.k + beyond for times, beyond in _DEEPER)
+        if k <= _DEEPEST_K and (e.problem.m + e.problem.n) * k <= _MODERATE_ELEMENTS
+    )
+    return [e for e in made if e is not None]
 
 
 def _cost(p: GemmProblem) -> tuple[bool, int]:

@@ -90,8 +90,8 @@ def learn_integer(
     expressions already learned, used like variables; ``hints``, learned elsewhere, are tried first.  ``sample``: how
     many environments of the domain, evenly spread, tell expressions apart.  The search stops after the first stage that
     leaves survivors: hints, single atoms, one operation, two operations, a multiple of a grain, an operation on two
-    operations; with ``rivals`` it goes through all stages but the first and the last.  ``lone``: whether an integer read
-    only once may be a constant, unless it is a power of two; if not, no search takes place in the last stages.
+    operations; with ``rivals`` it goes through all stages but the first and the last.  ``lone``: whether an integer
+    read only once may be a constant that is no power of two; if not, the search ends after two operations.
 
     Raises:
         InvalidInputError: there are no examples.

@@ -129,7 +129,7 @@ def spans_between(lows: Index, highs: Index) -> Index:
         return spans
     parts = lows[:, None] // spans
     apart = (parts == highs[:, None] // spans).all(axis=0) & (np.diff(parts, axis=0) > 0).all(axis=0)
-    return spans[apart]
+    return np.asarray(spans[apart], dtype=np.int64)
 
 
 def _strided(parts: Sequence[Index]) -> Bounds | None:

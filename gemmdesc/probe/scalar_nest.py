@@ -14,8 +14,8 @@ from itertools import islice, takewhile
 import numpy as np
 import numpy.typing as npt
 
-from gemmdesc.descriptor import Contiguous, Short, Strided
-from gemmdesc.probe.pieces import Index, Layout, Piece, ScalarNestError, deal, flatten, take_apart, whole
+from gemmdesc.descriptor import Contiguous, Layout, Short, Strided
+from gemmdesc.probe.pieces import Index, Piece, ScalarNestError, deal, flatten, take_apart, whole
 from gemmdesc.probe.tree import Tree
 
 #: How many more cuts are tried than a tree needs at least.

@@ -88,9 +88,13 @@ def lend(rule: Rule, problem: GemmProblem, start: Start = Start.ZERO) -> Rule:
 
 
 def confirms(rule: Rule, reading: ScalarReading) -> bool:
-    """Whether the rule's descriptor for this reading induces exactly its tree."""
+    """Whether the rule's descriptor for this reading induces exactly its tree, and opens chains as was read."""
     desc = evaluate_rule(rule, reading.environment)
     if not isinstance(desc, GEMMDesc):
+        return False
+    step = desc.accumulator.step
+    first = isinstance(step, ScalarStep) and step.start is Start.FIRST
+    if reading.negative_zero is not None and reading.negative_zero != first:
         return False
     sites = reading.piece.flat.sites.tolist()
     return induced_tree(desc, reading.problem.k, sites) == reading.tree

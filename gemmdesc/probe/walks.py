@@ -212,7 +212,7 @@ def _read_edges(reader: Reader, tree: Tree, most: int, size: Magnitudes) -> set[
     while any(high - low > 1 for low, high in between.values()):
         points = {x: _inner(low, high, _ROUND // len(between)) for x, (low, high) in between.items()}
         patterns = [
-            tuple((s, size.tiny) for s in sites if s not in (x, z)) + ((x, size.big), (z, -size.big))
+            (*((s, size.tiny) for s in sites if s not in (x, z)), (x, size.big), (z, -size.big))
             for x, zs in points.items()
             for z in zs
         ]
