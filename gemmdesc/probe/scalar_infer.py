@@ -12,14 +12,14 @@ from itertools import product
 
 import numpy as np
 
-from gemmdesc.descriptor import Start
+from gemmdesc.descriptor import GEMMDesc, Start
 from gemmdesc.expressions import Expr, Var, call, evaluate, evaluate_all, size
-from gemmdesc.probe.infer import Unexplained, distinct_rules
+from gemmdesc.probe.infer import Unexplained
 from gemmdesc.probe.learn import Allowed, Example, learn_integer
 from gemmdesc.probe.pieces import ScalarNestError
-from gemmdesc.probe.scalar_rule import ScalarReading, confirms, lend, scalar_rule
+from gemmdesc.probe.scalar_rule import ScalarReading, confirms, lend, scalar_rule, shape
 from gemmdesc.probe.scalar_search import Chosen, GivenUp, Option, Search
-from gemmdesc.rule import Rule, choose_rule
+from gemmdesc.rule import Rule, choose_rule, evaluate_rule
 
 #: Cuts more than the trees need at least that are tried.
 _SPARE_CUTS = 5
@@ -29,8 +29,8 @@ _MOST_WORK, _FURTHER_WORK = 400, 60
 _NESTS, _SPELLINGS = 6, 24
 #: Expressions kept for one integer, and different values of it that are tried.
 _EXPRESSIONS, _OPTIONS = 24, 6
-#: Rules are told apart by normal forms up to this k.
-_TOLD_APART_TO = 20_000
+#: Environments, of those where integers differ, on which rules are told apart by the trees that they give.
+_TOLD_APART_ON = 24
 #: Variables that may choose between structures.
 CONDITIONS = ("transa", "transb", "a_unit_k", "b_unit_k")
 
@@ -223,6 +223,20 @@ def _paths(prefix: str, nest: Sequence[Chosen]) -> Iterator[tuple[str, Option]]:
 def _told_apart(
     rules: Sequence[Rule], environments: Sequence[Mapping[str, int]], domain: Sequence[Mapping[str, int]]
 ) -> tuple[Rule, ...]:
+    """The first rule of each behaviour, where their integers differ on readings or domain."""
     if len(rules) < 2:
         return tuple(rules)
-    return distinct_rules(rules, [e for e in (*environments, *domain) if e["k"] <= _TOLD_APART_TO])
+    everywhere = [*environments, *domain]
+    descs = {rule: tuple(_described(rule, e) for e in everywhere) for rule in rules}
+    alike = {d: rule for rule, d in reversed(descs.items())}
+    kept = [rule for rule in descs if alike[descs[rule]] is rule]
+    differ = [i for i, column in enumerate(zip(*(descs[r] for r in kept), strict=True)) if len(set(column)) > 1]
+    chosen = [everywhere[i] for i in differ[:: max(1, len(differ) // _TOLD_APART_ON)]]
+    shapes = {rule: tuple(shape(rule, e) for e in chosen) for rule in kept}
+    first = {s: rule for rule, s in reversed(shapes.items())}
+    return tuple(rule for rule in kept if first[shapes[rule]] is rule)
+
+
+def _described(rule: Rule, environment: Mapping[str, int]) -> GEMMDesc | None:
+    desc = evaluate_rule(rule, environment)
+    return desc if isinstance(desc, GEMMDesc) else None

@@ -13,8 +13,12 @@ from gemmdesc.probe.induced import induced_tree
 from gemmdesc.probe.pieces import Piece, flatten, whole
 from gemmdesc.probe.scalar_cuts import Kind
 from gemmdesc.probe.tree import Tree
+from gemmdesc.probe.walks import sampled_sites
 from gemmdesc.problem import AlgoConfig, GemmProblem, Launch, environment
 from gemmdesc.rule import Rule, evaluate_rule, make_rule
+
+#: Sites by which rules are told apart.
+SHAPE_SITES = 160
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,17 @@ def lend(rule: Rule, problem: GemmProblem, start: Start = Start.ZERO) -> Rule:
         )
 
     return rule.restructured(moved)
+
+
+def shape(rule: Rule, environment: Mapping[str, int]) -> Tree | None:
+    """The tree that the rule gives there over the sites that a reading would hold; None where it declines.
+
+    Rules of CUDA-core chains in float32 with one tree over all k owe each other the same bits; this is a cheap sample.
+    """
+    desc = evaluate_rule(rule, environment)
+    if not isinstance(desc, GEMMDesc):
+        return None
+    return induced_tree(desc, environment["k"], sampled_sites(environment["k"], SHAPE_SITES))
 
 
 def confirms(rule: Rule, reading: ScalarReading) -> bool:

@@ -99,11 +99,12 @@ class Search:
         return found
 
     def nests(
-        self, pieces: Pieces, depth: int, given: tuple[Expr, ...] = (), *, grouped: bool = False
+        self, pieces: Pieces, depth: int, above: tuple[Chosen, ...] = (), *, grouped: bool = False
     ) -> Iterator[tuple[Chosen, ...]]:
-        """Nests of exactly ``depth`` cuts that turn every piece into a chain.
+        """Nests of exactly ``depth`` cuts that turn every piece into a chain; ``above``: the cuts that made the pieces.
 
-        ``grouped``: the parts of one cut, and of one only, are folded in groups.
+        What repeats the cut above comes first.  ``grouped``: the parts of one cut, and of one only, are folded in
+        groups.
         """
         pieces = tuple(tuple(p for p in own if not p.chain or len(p.places) > 1) for own in pieces)
         open_ = [p for own in pieces for p in own if not p.chain]
@@ -115,16 +116,23 @@ class Search:
         if not grouped and least > depth:
             return
         if grouped:
-            for chosen, parts in self._grouped(pieces, given):
-                for rest in self.nests(parts, depth - 1, _given(given, chosen)):
+            for chosen, parts in self._grouped(pieces, _given(above)):
+                for rest in self.nests(parts, depth - 1, (*above, chosen)):
                     yield (chosen, *rest)
-        for kind in (LAST, STRIDED, FIRST):
-            for chosen, parts in self._cuts(kind, pieces, given):
-                for rest in self.nests(parts, depth - 1, _given(given, chosen), grouped=grouped):
+        for kind in sorted((LAST, STRIDED, FIRST), key=lambda kind: not above or kind != above[-1].kind):
+            for chosen, parts in self._cuts(kind, pieces, above):
+                for rest in self.nests(parts, depth - 1, (*above, chosen), grouped=grouped):
                     yield (chosen, *rest)
 
-    def _cuts(self, kind: Kind, pieces: Pieces, given: tuple[Expr, ...]) -> Iterator[tuple[Chosen, Pieces]]:
+    def _cuts(self, kind: Kind, pieces: Pieces, above: tuple[Chosen, ...]) -> Iterator[tuple[Chosen, Pieces]]:
         tried: set[tuple[tuple[int, ...], ...]] = set()
+        given = _given(above)
+        if above and above[-1].kind == kind:
+            values = tuple(option.values for option in above[-1].integers)
+            tried.add(values)
+            taken = self._take_all(kind, pieces, values)
+            if not isinstance(taken, int) and _divided(pieces, taken):
+                yield Chosen(kind=kind, integers=above[-1].integers), taken
         for guide in _by_telling(pieces):
             for bounds in self._bounds(kind, _worst(pieces[guide])):
                 yield from self._explaining(kind, pieces, {guide: bounds}, given, tried)
@@ -150,7 +158,7 @@ class Search:
             taken = self._take_all(kind, pieces, values)
             if isinstance(taken, int):
                 refuting = taken if refuting is None and taken not in seen else refuting
-            elif any(len(parts) > len(own) for parts, own in zip(taken, pieces, strict=True)):
+            elif _divided(pieces, taken):
                 borne = True
                 yield Chosen(kind=kind, integers=integers), taken
         if refuting is None and borne:
@@ -217,10 +225,15 @@ class Search:
         return tuple(parts), tuple(folds)
 
 
-def _given(given: tuple[Expr, ...], chosen: Chosen) -> tuple[Expr, ...]:
-    """With the simplest expressions of the cut, to be used like variables further in; the last ones count."""
-    made = [option.expressions[0] for option in chosen.integers if len(set(option.values)) > 1]
-    return tuple(dict.fromkeys((*given, *made)))[-2:]
+def _divided(pieces: Pieces, parts: Pieces) -> bool:
+    """Whether a cut left more parts than there were pieces."""
+    return any(len(new) > len(own) for new, own in zip(parts, pieces, strict=True))
+
+
+def _given(above: tuple[Chosen, ...]) -> tuple[Expr, ...]:
+    """The simplest expressions of the cuts above, to be used like variables; the last ones count."""
+    options = [option for chosen in above for option in chosen.integers if len(set(option.values)) > 1]
+    return tuple(dict.fromkeys(option.expressions[0] for option in options))[-2:]
 
 
 def _worst(pieces: Sequence[Piece]) -> Piece:

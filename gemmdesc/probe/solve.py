@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -19,7 +19,7 @@ from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.scalar_infer import infer_scalar_rules
-from gemmdesc.probe.scalar_rule import confirms
+from gemmdesc.probe.scalar_rule import confirms, shape
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.telling import most_telling
 from gemmdesc.problem import environment
@@ -226,10 +226,21 @@ class _Solver:
         for i in self._order[: DISPUTED_EXAMPLES if len(rules) > 4 else None]:
             if i in asked or self._domain[i]["k"] > DISPUTED_K:
                 continue
-            count = len({behaviour(r, [self._domain[i]]) for r in rules})
+            count = len({_behaviour(r, self._domain[i]) for r in rules})
             if count > ways:
                 best, ways = i, count
         return best
+
+    def _spread(self) -> list[int]:
+        """Examples that are least like those read and one another: bytes show little of what trees do."""
+        chosen: list[int] = []
+        while len(chosen) < CHECKED_EXAMPLES:
+            left = [i for i in range(len(self._examples)) if i not in chosen and _readable(self._examples[i])]
+            following = farthest(self._examples, [*self._read, *chosen], left)
+            if following is None:
+                break
+            chosen.append(following)
+        return chosen
 
     def _first_failing(self, rules: list[Rule]) -> int | None:
         for i in self._checked_order(rules):
@@ -241,6 +252,8 @@ class _Solver:
         """Examples to check the first rule on: the largest k, then those that would show most of what may be wrong."""
         if not rules:
             return []
+        if is_scalar(rules[0]):
+            return self._spread()
         largest = max(range(len(self._domain)), key=lambda i: self._domain[i]["k"])
         telling = islice(most_telling(rules[0], (), self._domain), CHECKED_EXAMPLES)
         return list(dict.fromkeys([largest, *telling]))[:CHECKED_EXAMPLES]
@@ -249,6 +262,10 @@ class _Solver:
 def _readable(example: Example) -> bool:
     p = example.problem
     return (p.m + p.n) * p.k <= READABLE_ELEMENTS
+
+
+def _behaviour(rule: Rule, values: Mapping[str, int]) -> object:
+    return shape(rule, values) if is_scalar(rule) else behaviour(rule, [values])
 
 
 def reading_order(examples: Sequence[Example]) -> list[int]:
