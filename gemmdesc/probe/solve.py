@@ -11,7 +11,7 @@ import numpy as np
 from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
-from gemmdesc.probe.examples import deeper
+from gemmdesc.probe.examples import stretched
 from gemmdesc.probe.experiments import ReferenceFailed
 from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
 from gemmdesc.probe.predicted import farthest, is_scalar, scalar_reading
@@ -30,8 +30,8 @@ MOST_READINGS = 8
 CHECKED_EXAMPLES = 6
 #: Trees of CUDA-core chains that a rule must predict before they are read, and readings that may be taken for that.
 PREDICTED, MOST_TREES = 3, 12
-#: Examples whose answers are read deeper than they were met.
-DEEPENED = 6
+#: Examples whose answers are read at k where they were not met.
+STRETCHED = 6
 #: Examples among which the most disputed one is sought.
 DISPUTED_EXAMPLES = 24
 #: Larger k tell rules apart no better and cost more.
@@ -92,7 +92,7 @@ class _Solver:
         self._hints = tuple({str(e): e for r in task.hints for e in r.expressions}.values())
         self._held: Rule | None = None
         self._predicted = 0
-        self._deepened = False
+        self._stretched = False
         self._rivals = 0
         self._checked = 0
         self._draws = 0
@@ -184,10 +184,10 @@ class _Solver:
         return MOST_READINGS if self._held is None else MOST_TREES
 
     def _unlike_read(self) -> int | None:
-        """The example least like those read, the answers at larger k among them; None where none is left."""
-        if not self._deepened:
-            self._deepened = True
-            made = deeper(self._library, self._examples[:DEEPENED])
+        """The example least like those read, the answers at other k among them; None where none is left."""
+        if not self._stretched:
+            self._stretched = True
+            made = stretched(self._library, self._examples[:STRETCHED])
             self._examples += made
             self._domain += [environment(e.problem, e.answer, None) for e in made]
         left = [i for i, e in enumerate(self._examples) if i not in self._read and _readable(e)]
