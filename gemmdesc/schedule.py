@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -60,8 +61,11 @@ class Schedule:
     stack_depth: int
 
 
+@lru_cache(maxsize=8)
 def make_schedule(desc: GEMMDesc, k: int) -> Schedule:
     """Spell ``desc`` out for an inner size of ``k``; the sum takes in min(k, ``desc.summed_k``) of them.
+
+    The last few are kept; their arrays must not be written to.
 
     Raises:
         InvalidInputError: ``k`` is negative.

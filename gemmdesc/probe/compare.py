@@ -16,7 +16,7 @@ from gemmdesc.mutants import mutants
 from gemmdesc.normal_form import normal_form
 from gemmdesc.operands import Family, HashOperand, Operand
 from gemmdesc.probe.scan import Example
-from gemmdesc.probe.telling import MUTANT_K
+from gemmdesc.probe.telling import worth_mutants
 from gemmdesc.problem import Failed, GemmProblem, environment
 from gemmdesc.rivals import rival_set_operands
 from gemmdesc.rule import Rule, evaluate_rule
@@ -112,7 +112,7 @@ def operands(
     """The draw's operands; a rival draw pits ``desc`` against all of the others and of its mutants that differ here."""
     if draw.rival:
         own = normal_form(desc, problem.k)
-        changed = [m.desc for m in mutants(desc, problem.k)] if problem.k <= MUTANT_K else []
+        changed = [m.desc for m in mutants(desc, problem.k)] if worth_mutants(desc, problem.k) else []
         pool = {normal_form(d, problem.k): d for d in (*others, *changed)}
         pool.pop(own, None)
         made = rival_set_operands(

@@ -26,11 +26,11 @@ _SPARE_CUTS = 5
 #: Work of a search for nests of one depth, in cuts taken off one piece, and of what follows the first nest found.
 _MOST_WORK, _FURTHER_WORK = 400, 60
 #: Nests that are told apart, and spellings of their integers.
-_NESTS, _SPELLINGS = 6, 24
+_NESTS, _SPELLINGS = 4, 12
 #: Expressions kept for one integer, and different values of it that are tried.
 _EXPRESSIONS, _OPTIONS = 24, 6
 #: Environments, of those where integers differ, on which rules are told apart by the trees that they give.
-_TOLD_APART_ON = 24
+_TOLD_APART_ON = 10
 #: Variables that may choose between structures.
 CONDITIONS = ("transa", "transb", "a_unit_k", "b_unit_k")
 
@@ -231,7 +231,8 @@ def _told_apart(
     alike = {d: rule for rule, d in reversed(descs.items())}
     kept = [rule for rule in descs if alike[descs[rule]] is rule]
     differ = [i for i, column in enumerate(zip(*(descs[r] for r in kept), strict=True)) if len(set(column)) > 1]
-    chosen = [everywhere[i] for i in differ[:: max(1, len(differ) // _TOLD_APART_ON)]]
+    differ.sort(key=lambda i: everywhere[i]["k"])
+    chosen = [everywhere[i] for i in differ[:: max(1, len(differ) // _TOLD_APART_ON)]][:_TOLD_APART_ON]
     shapes = {rule: tuple(shape(rule, e) for e in chosen) for rule in kept}
     first = {s: rule for rule, s in reversed(shapes.items())}
     return tuple(rule for rule in kept if first[shapes[rule]] is rule)

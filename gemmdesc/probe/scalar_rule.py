@@ -18,7 +18,7 @@ from gemmdesc.problem import AlgoConfig, GemmProblem, Launch, environment
 from gemmdesc.rule import Rule, evaluate_rule, make_rule
 
 #: Sites by which rules are told apart.
-SHAPE_SITES = 160
+SHAPE_SITES = 96
 
 
 @dataclass(frozen=True, kw_only=True)

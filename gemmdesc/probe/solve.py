@@ -23,7 +23,7 @@ from gemmdesc.probe.scalar_rule import confirms, shape
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.telling import most_telling
 from gemmdesc.problem import environment
-from gemmdesc.rule import Rule
+from gemmdesc.rule import Rule, evaluate_rule
 
 #: Readings taken of one class before giving up on it, and examples that a rule is checked on.
 MOST_READINGS = 8
@@ -32,6 +32,8 @@ CHECKED_EXAMPLES = 6
 PREDICTED, MOST_TREES = 3, 12
 #: Examples whose answers are read at k where they were not met.
 STRETCHED = 6
+#: Trees tell more than bytes beyond this k, at less cost.
+COMPARED_K = 2**13
 #: Examples among which the most disputed one is sought.
 DISPUTED_EXAMPLES = 24
 #: Larger k tell rules apart no better and cost more.
@@ -226,16 +228,20 @@ class _Solver:
         for i in self._order[: DISPUTED_EXAMPLES if len(rules) > 4 else None]:
             if i in asked or self._domain[i]["k"] > DISPUTED_K:
                 continue
+            if len({evaluate_rule(r, self._domain[i]) for r in rules}) == 1:
+                continue
             count = len({_behaviour(r, self._domain[i]) for r in rules})
             if count > ways:
                 best, ways = i, count
+            if ways == len(rules):
+                break
         return best
 
     def _spread(self) -> list[int]:
         """Examples that are least like those read and one another: bytes show little of what trees do."""
         chosen: list[int] = []
         while len(chosen) < CHECKED_EXAMPLES:
-            left = [i for i in range(len(self._examples)) if i not in chosen and _readable(self._examples[i])]
+            left = [i for i, e in enumerate(self._examples) if i not in chosen and e.problem.k <= COMPARED_K]
             following = farthest(self._examples, [*self._read, *chosen], left)
             if following is None:
                 break
