@@ -47,6 +47,11 @@ class Allowed:
         return cls(low=value, high=_LARGEST)
 
     @property
+    def open(self) -> bool:
+        """Whether any larger integer is allowed, too."""
+        return self.high == _LARGEST
+
+    @property
     def exact(self) -> bool:
         return self.low == self.high
 
@@ -83,6 +88,7 @@ def learn_integer(
     sample: int = 64,
     rivals: bool = False,
     lone: bool = True,
+    operations: int | None = None,
 ) -> tuple[Expr, ...]:
     """The surviving expressions, smallest first, at most ``most``; empty if the space holds none.
 
@@ -91,7 +97,7 @@ def learn_integer(
     many environments of the domain, evenly spread, tell expressions apart.  The search stops after the first stage that
     leaves survivors: hints, single atoms, one operation, two operations, a multiple of a grain, an operation on two
     operations; with ``rivals`` it goes through all stages but the first and the last.  ``lone``: whether an integer
-    read only once may be a constant that is no power of two; if not, the search ends after two operations.
+    read only once may be a constant that is no power of two.  ``operations``: the search ends after so many (0 to 2).
 
     Raises:
         InvalidInputError: there are no examples.
@@ -104,7 +110,7 @@ def learn_integer(
         every = (search.atoms(), search.one(), search.two(), search.grained())
         return tuple(_smallest(chain.from_iterable(every))[:most])
     stages = (hinted, search.atoms, search.one, search.two, search.grained, search.three)
-    for stage in stages if lone else stages[:4]:
+    for stage in stages if operations is None else stages[: operations + 2]:
         found = _smallest(stage())
         if found:
             return tuple(found[:most])

@@ -18,13 +18,17 @@ from gemmdesc.probe.infer import Unexplained
 from gemmdesc.probe.learn import Allowed, Example, learn_integer
 from gemmdesc.probe.pieces import ScalarNestError
 from gemmdesc.probe.scalar_rule import ScalarReading, confirms, lend, scalar_rule, shape
-from gemmdesc.probe.scalar_search import Chosen, GivenUp, Option, Search
+from gemmdesc.probe.scalar_search import Chosen, GivenUp, Option, Search, Work
 from gemmdesc.rule import Rule, choose_rule, evaluate_rule
 
 #: Cuts more than the trees need at least that are tried.
 _SPARE_CUTS = 5
 #: Work of a search for nests of one depth, in cuts taken off one piece, and of what follows the first nest found.
 _MOST_WORK, _FURTHER_WORK = 400, 60
+#: Work of all searches for one structure, and for two, together.
+_WORK_FOR_ONE, _WORK_FOR_TWO = 2400, 2400
+#: Operations of the expressions, and whether parts may be folded in groups, in the order in which they are tried.
+_PASSES = ((1, False), (1, True), (2, False), (2, True))
 #: Nests that are told apart, and spellings of their integers.
 _NESTS, _SPELLINGS = 4, 12
 #: Expressions kept for one integer, and different values of it that are tried.
@@ -56,7 +60,7 @@ def infer_scalar_rules(
     """
     if not readings:
         return Unexplained(reason="there are no readings")
-    found = _one_structure(readings, domain, (hints, names), others)
+    found = _one_structure(readings, domain, (hints, names), others, Work(_WORK_FOR_ONE))
     if not isinstance(found, Unexplained):
         return found
     chosen = _two_structures(readings, domain, (hints, names), others)
@@ -68,6 +72,7 @@ def _one_structure(
     domain: Sequence[Mapping[str, int]],
     offered: tuple[Sequence[Expr], Sequence[str]],
     others: Sequence[Rule],
+    work: Work,
 ) -> tuple[Rule, ...] | Unexplained:
     seen = {r.negative_zero for r in readings} - {None}
     if len(seen) > 1:
@@ -76,7 +81,7 @@ def _one_structure(
         )
     start = Start.FIRST if True in seen else Start.ZERO
     try:
-        found = _Class(readings, start, domain, offered).rules()
+        found = _Class(readings, start, domain, offered).rules(work)
     except ScalarNestError as error:
         return Unexplained(reason=str(error))
     if isinstance(found, Unexplained):
@@ -93,12 +98,13 @@ def _two_structures(
     others: Sequence[Rule],
 ) -> list[Rule]:
     """Rules of one structure where a condition holds and another elsewhere, of the simplest conditions that work."""
+    work = Work(_WORK_FOR_TWO)
     made: dict[frozenset[int], tuple[Rule, ...]] = {}
 
     def explained(numbers: frozenset[int]) -> tuple[Rule, ...]:
         if numbers not in made:
             own = [readings[i] for i in sorted(numbers)]
-            found = _one_structure(own, domain, offered, others)
+            found = _one_structure(own, domain, offered, others, work)
             made[numbers] = () if isinstance(found, Unexplained) else found
         return made[numbers]
 
@@ -138,16 +144,17 @@ class _Class:
         self._environments = [r.environment for r in readings]
         shared = set.intersection(*(set(e) for e in self._environments))
         self._columns = {n: np.array([e[n] for e in self._environments], dtype=np.int64) for n in shared}
+        self._operations = 1
         self._learned: dict[tuple[object, ...], tuple[Option, ...]] = {}
 
-    def rules(self) -> tuple[Rule, ...] | Unexplained:
-        """One rule for each behaviour, of the fewest cuts, without groups where that does."""
+    def rules(self, work: Work) -> tuple[Rule, ...] | Unexplained:
+        """One rule for each behaviour, of the simplest expressions and the fewest cuts, without groups if possible."""
         pieces = tuple((r.piece,) for r in self._readings)
         least = max(r.piece.least_cuts for r in self._readings)
         reason = f"no nest of up to {least + _SPARE_CUTS} cuts with integers of the space has the trees read"
-        for grouped in (False, True):
+        for self._operations, grouped in _PASSES:
             for depth in range(1 if grouped else least, least + _SPARE_CUTS + 1):
-                search = Search(self, _MOST_WORK)
+                search = Search(self, work, _MOST_WORK)
                 try:
                     rules = self._made(search.some(pieces, depth, _NESTS, _FURTHER_WORK, grouped=grouped))
                 except GivenUp:
@@ -159,12 +166,12 @@ class _Class:
 
     def options(self, seen: Mapping[int, Allowed], given: Sequence[Expr]) -> Sequence[Option]:
         """See :class:`gemmdesc.probe.scalar_search.Integers`."""
-        key = (tuple(seen.items()), tuple(given))
+        key = (tuple(seen.items()), tuple(given), self._operations)
         if key not in self._learned:
             examples = [Example(environment=self._environments[r], allowed=a) for r, a in seen.items()]
             found = learn_integer(
                 examples, self._domain, names=self._names, given=given, hints=self._hints, most=_EXPRESSIONS,
-                lone=False,
+                lone=False, operations=self._operations,
             )  # fmt: skip
             self._learned[key] = self._options(found)
         return self._learned[key]

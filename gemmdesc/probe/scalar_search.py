@@ -71,11 +71,18 @@ class GivenUp(Exception):
     """A search went through all the cuts that it was allowed."""
 
 
-class Search:
-    """``most``: work after which the search raises :class:`GivenUp`."""
+class Work:
+    """What searches may still spend together."""
 
-    def __init__(self, integers: Integers, most: int) -> None:
-        self._integers, self._left = integers, most
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+class Search:
+    """``most``: work, of what ``work`` has left, after which the search raises :class:`GivenUp`."""
+
+    def __init__(self, integers: Integers, work: Work, most: int) -> None:
+        self._integers, self._work, self._left = integers, work, most
         # The piece is kept with its bounds, so that no other one takes its id.
         self._bounded: dict[tuple[Kind, int], tuple[Piece, Sequence[Bounds]]] = {}
 
@@ -135,6 +142,9 @@ class Search:
                 yield Chosen(kind=kind, integers=above[-1].integers), taken
         for guide in _by_telling(pieces):
             for bounds in self._bounds(kind, _worst(pieces[guide])):
+                if any(b is not None and b.open for b in bounds):
+                    # A deal that does not come round once is a contiguous cut.
+                    continue
                 yield from self._explaining(kind, pieces, {guide: bounds}, given, tried)
 
     def _bounds(self, kind: Kind, piece: Piece) -> Sequence[Bounds]:
@@ -194,9 +204,11 @@ class Search:
         return tuple(out)
 
     def _spend(self, pieces: int) -> None:
-        if self._left <= 0:
+        if min(self._left, self._work.left) <= 0:
             raise GivenUp
-        self._left -= 1 + pieces // _PIECES_AT_ONCE
+        cost = 1 + pieces // _PIECES_AT_ONCE
+        self._left -= cost
+        self._work.left -= cost
 
     def _grouped(self, pieces: Pieces, given: tuple[Expr, ...]) -> Iterator[tuple[Chosen, Pieces]]:
         """Strided cuts whose parts are folded by a nest of their own."""
