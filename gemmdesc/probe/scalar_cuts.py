@@ -7,7 +7,7 @@ may be the first part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +56,7 @@ def bounds_of(kind: Kind, piece: Piece) -> list[Bounds]:
     """What the piece allows for the integers of a first cut of this kind, for each way to see its parts, most first."""
     if kind.short is None:
         return list(dict.fromkeys(b for parts in _splits(piece)[::-1] if (b := _strided(parts)) is not None))
-    found = [_hull(_spans_of(piece, parts, kind.short)) for parts in _ascending(piece)[::-1]]
+    found = [_hull(_spans_of(piece, parts, kind.short)) for parts in _ascending(piece, kind.short)[::-1]]
     return list(dict.fromkeys((b,) for b in found if b is not None))
 
 
@@ -94,8 +94,9 @@ def _splits(piece: Piece) -> list[list[Index]]:
     return found
 
 
-def _ascending(piece: Piece) -> list[list[Index]]:
-    """The splits whose parts ascend, and of which no part is longer than the first can be."""
+def _ascending(piece: Piece, short: Short) -> list[list[Index]]:
+    """The splits whose parts ascend, and of which no part is longer than the first can be if it is not the short one.
+    """
     items: list[Index] = []
     found, longest = [], 0
     for node in piece.spine():
@@ -106,7 +107,7 @@ def _ascending(piece: Piece) -> list[list[Index]]:
             break
         items = [item, *items]
         longest = max(longest, int(item.max()) - low)
-        if longest < low:
+        if longest < low or short is Short.FIRST:
             found.append([first, *items])
     return found
 
@@ -199,8 +200,3 @@ def _counts(at: Index, owner: Index, unit: int, parts: int) -> Bounds | None:
     if not len(counts):
         return None
     return Allowed(low=int(counts[0]), high=int(counts[-1])), Allowed.exactly(unit)
-
-
-def least_cuts(pieces: Iterator[Piece]) -> int:
-    """A lower bound on the cuts that explain all of the pieces."""
-    return max((p.least_cuts for p in pieces), default=0)
