@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -52,12 +53,13 @@ LAST, FIRST, STRIDED = (Kind(short=s) for s in (Short.LAST, Short.FIRST, None))
 Bounds = tuple[Allowed | None, ...]
 
 
-def bounds_of(kind: Kind, piece: Piece) -> list[Bounds]:
+@lru_cache(maxsize=4096)
+def bounds_of(kind: Kind, piece: Piece) -> tuple[Bounds, ...]:
     """What the piece allows for the integers of a first cut of this kind, for each way to see its parts, most first."""
     if kind.short is None:
-        return list(dict.fromkeys(b for parts in _splits(piece)[::-1] if (b := _strided(parts)) is not None))
-    found = [_hull(_spans_of(piece, parts, kind.short)) for parts in _ascending(piece, kind.short)[::-1]]
-    return list(dict.fromkeys((b,) for b in found if b is not None))
+        return tuple(dict.fromkeys(b for parts in _splits(piece)[::-1] if (b := _strided(parts)) is not None))
+    found = [_hull(_spans_of(piece, lows, highs, kind.short)) for lows, highs in _ascending(piece, kind.short)[::-1]]
+    return tuple(dict.fromkeys((b,) for b in found if b is not None))
 
 
 def unseen(kind: Kind, pieces: Sequence[Piece]) -> Bounds:
@@ -94,26 +96,26 @@ def _splits(piece: Piece) -> list[list[Index]]:
     return found
 
 
-def _ascending(piece: Piece, short: Short) -> list[list[Index]]:
-    """The splits whose parts ascend, and of which no part is longer than the first can be if it is not the short one.
+def _ascending(piece: Piece, short: Short) -> list[tuple[Index, Index]]:
+    """First and last places of the parts, in splits whose parts ascend; none that is too long for the first part's span.
     """
-    items: list[Index] = []
+    lows: list[int] = []
+    highs: list[int] = []
     found, longest = [], 0
     for node in piece.spine():
         item = piece.places[piece.below(piece.flat.right[node])]
         first = piece.places[piece.below(piece.flat.left[node])]
-        low = int(item.min())
-        if int(first.max()) >= low:
+        low, high, before = int(item.min()), int(item.max()), int(first.max())
+        if before >= low:
             break
-        items = [item, *items]
-        longest = max(longest, int(item.max()) - low)
+        lows, highs = [low, *lows], [high, *highs]
+        longest = max(longest, high - low)
         if longest < low or short is Short.FIRST:
-            found.append([first, *items])
+            found.append((np.array([int(first.min()), *lows]), np.array([before, *highs])))
     return found
 
 
-def _spans_of(piece: Piece, parts: Sequence[Index], short: Short) -> Index:
-    lows, highs = (np.array([f(p) for p in parts]) for f in (np.min, np.max))
+def _spans_of(piece: Piece, lows: Index, highs: Index, short: Short) -> Index:
     if short is Short.LAST:
         return spans_between(lows, highs)
     spans = spans_between(piece.length - 1 - highs[::-1], piece.length - 1 - lows[::-1])

@@ -8,6 +8,7 @@ and each side is explained by itself.  A rule is kept only if the descriptor tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -24,11 +25,12 @@ from gemmdesc.rule import Rule, choose_rule, evaluate_rule
 #: Cuts more than the trees need at least that are tried.
 _SPARE_CUTS = 5
 #: Work of a search for nests of one depth, in cuts taken off one piece, and of what follows the first nest found.
-_MOST_WORK, _FURTHER_WORK = 400, 60
-#: Work of all searches for one structure, and for two, together.
-_WORK_FOR_ONE, _WORK_FOR_TWO = 2400, 2400
-#: Operations of the expressions, and whether parts may be folded in groups, in the order in which they are tried.
-_PASSES = ((1, False), (1, True), (2, False), (2, True))
+_MOST_WORK, _FURTHER_WORK = 300, 60
+#: Work of all searches for one structure, by the operations of expressions, without groups and with them; and for two.
+_WORK = {1: (900, 400), 2: (900, 400)}
+_WORK_FOR_TWO = 900
+#: Readings on either side of a condition while expressions are simple: of fewer, almost any division explains them.
+_FEWEST_A_SIDE = 2
 #: Nests that are told apart, and spellings of their integers.
 _NESTS, _SPELLINGS = 4, 12
 #: Expressions kept for one integer, and different values of it that are tried.
@@ -48,8 +50,9 @@ def infer_scalar_rules(
 ) -> tuple[Rule, ...] | Unexplained:
     """The rules that induce every tree read, simplest first, one for each behaviour on the readings and the domain.
 
-    They are those of the fewest cuts that explain all readings: readings too small to tell deeper nests apart leave
-    other rules as well.  Where there are none, rules of two structures, chosen by the simplest conditions that do.
+    They are those of the simplest expressions, then of the fewest cuts, that explain all readings: readings too small
+    to tell deeper nests apart leave other rules as well.  Where there are none of one structure, rules of two, chosen
+    by the simplest conditions that do.
 
     ``domain``, ``hints`` and ``names`` are those of :func:`gemmdesc.probe.learn.learn_integer`.  ``others``: rules that
     explained other classes, tried where these trees are too sparse to find a nest.
@@ -60,19 +63,34 @@ def infer_scalar_rules(
     """
     if not readings:
         return Unexplained(reason="there are no readings")
-    found = _one_structure(readings, domain, (hints, names), others, Work(_WORK_FOR_ONE))
-    if not isinstance(found, Unexplained):
-        return found
-    chosen = _two_structures(readings, domain, (hints, names), others)
-    return _told_apart(chosen, [r.environment for r in readings], domain) if chosen else found
+    found: tuple[Rule, ...] | Unexplained = ()
+    for operations, fewest in ((1, _FEWEST_A_SIDE), (2, 1)):
+        offered = _Offered(hints=hints, names=names, others=others if operations > 1 else (), operations=operations)
+        found = _one_structure(readings, domain, offered, *map(Work, _WORK[operations]))
+        if not isinstance(found, Unexplained) or not found.scalar:
+            return found
+        chosen = _two_structures(readings, domain, offered, fewest)
+        if chosen:
+            return _told_apart(chosen, [r.environment for r in readings], domain)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Offered:
+    """What rules may be made of: see :func:`infer_scalar_rules`; ``operations``: of an expression, at most."""
+
+    hints: Sequence[Expr]
+    names: Sequence[str]
+    others: Sequence[Rule]
+    operations: int
 
 
 def _one_structure(
     readings: Sequence[ScalarReading],
     domain: Sequence[Mapping[str, int]],
-    offered: tuple[Sequence[Expr], Sequence[str]],
-    others: Sequence[Rule],
-    work: Work,
+    offered: _Offered,
+    plain: Work,
+    grouped: Work,
 ) -> tuple[Rule, ...] | Unexplained:
     seen = {r.negative_zero for r in readings} - {None}
     if len(seen) > 1:
@@ -81,11 +99,11 @@ def _one_structure(
         )
     start = Start.FIRST if True in seen else Start.ZERO
     try:
-        found = _Class(readings, start, domain, offered).rules(work)
+        found = _Class(readings, start, domain, offered).rules(plain, grouped)
     except ScalarNestError as error:
         return Unexplained(reason=str(error))
     if isinstance(found, Unexplained):
-        lent = [lend(rule, readings[0].problem, start) for rule in others]
+        lent = [lend(rule, readings[0].problem, start) for rule in offered.others]
         lent = [rule for rule in lent if all(confirms(rule, r) for r in readings)]
         return _told_apart(lent, [r.environment for r in readings], domain) if lent else found
     return found
@@ -94,17 +112,20 @@ def _one_structure(
 def _two_structures(
     readings: Sequence[ScalarReading],
     domain: Sequence[Mapping[str, int]],
-    offered: tuple[Sequence[Expr], Sequence[str]],
-    others: Sequence[Rule],
+    offered: _Offered,
+    fewest: int,
 ) -> list[Rule]:
-    """Rules of one structure where a condition holds and another elsewhere, of the simplest conditions that work."""
-    work = Work(_WORK_FOR_TWO)
+    """Rules of one structure where a condition holds and another elsewhere, of the simplest conditions that work.
+
+    ``fewest``: readings on either side.
+    """
+    work = Work(_WORK_FOR_TWO), Work(_WORK_FOR_TWO)
     made: dict[frozenset[int], tuple[Rule, ...]] = {}
 
     def explained(numbers: frozenset[int]) -> tuple[Rule, ...]:
         if numbers not in made:
             own = [readings[i] for i in sorted(numbers)]
-            found = _one_structure(own, domain, offered, others, work)
+            found = _one_structure(own, domain, offered, *work)
             made[numbers] = () if isinstance(found, Unexplained) else found
         return made[numbers]
 
@@ -114,7 +135,7 @@ def _two_structures(
         chosen: list[Rule] = []
         for condition in conditions:
             holds = frozenset(i for i, e in enumerate(environments) if evaluate(condition, e))
-            if holds and holds != everything and explained(holds):
+            if fewest <= len(holds) <= len(everything) - fewest and explained(holds):
                 pairs = product(explained(holds)[:2], explained(everything - holds)[:2])
                 chosen += [choose_rule(condition, then, otherwise) for then, otherwise in pairs]
         if chosen:
@@ -137,26 +158,25 @@ class _Class:
         readings: Sequence[ScalarReading],
         start: Start,
         domain: Sequence[Mapping[str, int]],
-        offered: tuple[Sequence[Expr], Sequence[str]],
+        offered: _Offered,
     ) -> None:
         self._readings, self._start, self._domain = readings, start, domain
-        self._hints, self._names = offered
+        self._offered = offered
         self._environments = [r.environment for r in readings]
         shared = set.intersection(*(set(e) for e in self._environments))
         self._columns = {n: np.array([e[n] for e in self._environments], dtype=np.int64) for n in shared}
-        self._operations = 1
         self._learned: dict[tuple[object, ...], tuple[Option, ...]] = {}
 
-    def rules(self, work: Work) -> tuple[Rule, ...] | Unexplained:
-        """One rule for each behaviour, of the simplest expressions and the fewest cuts, without groups if possible."""
+    def rules(self, plain: Work, grouped: Work) -> tuple[Rule, ...] | Unexplained:
+        """One rule for each behaviour, of the fewest cuts, without groups if possible; with the work left for both."""
         pieces = tuple((r.piece,) for r in self._readings)
         least = max(r.piece.least_cuts for r in self._readings)
         reason = f"no nest of up to {least + _SPARE_CUTS} cuts with integers of the space has the trees read"
-        for self._operations, grouped in _PASSES:
-            for depth in range(1 if grouped else least, least + _SPARE_CUTS + 1):
+        for work, groups in ((plain, False), (grouped, True)):
+            for depth in range(1 if groups else least, least + _SPARE_CUTS + 1):
                 search = Search(self, work, _MOST_WORK)
                 try:
-                    rules = self._made(search.some(pieces, depth, _NESTS, _FURTHER_WORK, grouped=grouped))
+                    rules = self._made(search.some(pieces, depth, _NESTS, _FURTHER_WORK, grouped=groups))
                 except GivenUp:
                     reason = "sites are too sparse to find a nest of cuts"
                     continue
@@ -166,12 +186,12 @@ class _Class:
 
     def options(self, seen: Mapping[int, Allowed], given: Sequence[Expr]) -> Sequence[Option]:
         """See :class:`gemmdesc.probe.scalar_search.Integers`."""
-        key = (tuple(seen.items()), tuple(given), self._operations)
+        key = (tuple(seen.items()), tuple(given))
         if key not in self._learned:
             examples = [Example(environment=self._environments[r], allowed=a) for r, a in seen.items()]
             found = learn_integer(
-                examples, self._domain, names=self._names, given=given, hints=self._hints, most=_EXPRESSIONS,
-                lone=False, operations=self._operations,
+                examples, self._domain, names=self._offered.names, given=given, hints=self._offered.hints,
+                most=_EXPRESSIONS, lone=False, operations=self._offered.operations,
             )  # fmt: skip
             self._learned[key] = self._options(found)
         return self._learned[key]

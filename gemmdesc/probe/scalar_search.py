@@ -83,8 +83,6 @@ class Search:
 
     def __init__(self, integers: Integers, work: Work, most: int) -> None:
         self._integers, self._work, self._left = integers, work, most
-        # The piece is kept with its bounds, so that no other one takes its id.
-        self._bounded: dict[tuple[Kind, int], tuple[Piece, Sequence[Bounds]]] = {}
 
     def some(self, pieces: Pieces, depth: int, most: int, further: int, *, grouped: bool) -> list[tuple[Chosen, ...]]:
         """At most ``most`` of the :meth:`nests`, those found by ``further`` work after the first one.
@@ -141,17 +139,11 @@ class Search:
             if not isinstance(taken, int) and _divided(pieces, taken):
                 yield Chosen(kind=kind, integers=above[-1].integers), taken
         for guide in _by_telling(pieces):
-            for bounds in self._bounds(kind, _worst(pieces[guide])):
+            for bounds in bounds_of(kind, _worst(pieces[guide]))[:_WAYS]:
                 if any(b is not None and b.open for b in bounds):
                     # A deal that does not come round once is a contiguous cut.
                     continue
                 yield from self._explaining(kind, pieces, {guide: bounds}, given, tried)
-
-    def _bounds(self, kind: Kind, piece: Piece) -> Sequence[Bounds]:
-        key = (kind, id(piece))
-        if key not in self._bounded:
-            self._bounded[key] = piece, bounds_of(kind, piece)[:_WAYS]
-        return self._bounded[key][1]
 
     def _explaining(
         self, kind: Kind, pieces: Pieces, seen: Mapping[int, Bounds], given: tuple[Expr, ...],
@@ -175,7 +167,7 @@ class Search:
             refuting = next((i for i in _by_telling(pieces) if i not in seen), None)
         if refuting is None or len(seen) > _ADDED or not pieces[refuting]:
             return
-        ways = [*self._bounds(kind, _worst(pieces[refuting])), unseen(kind, pieces[refuting])]
+        ways = [*bounds_of(kind, _worst(pieces[refuting]))[:_WAYS], unseen(kind, pieces[refuting])]
         for bounds in ways:
             yield from self._explaining(kind, pieces, {**seen, refuting: bounds}, given, tried)
 

@@ -28,6 +28,8 @@ from gemmdesc.rule import Rule, evaluate_rule
 #: Readings taken of one class before giving up on it, and examples that a rule is checked on.
 MOST_READINGS = 8
 CHECKED_EXAMPLES = 6
+#: Readings after which a class that no rule explains is given up: of fused steps, and of trees.
+UNEXPLAINED, UNEXPLAINED_TREES = 4, 6
 #: Trees of CUDA-core chains that a rule must predict before they are read, and readings that may be taken for that.
 PREDICTED, MOST_TREES = 3, 12
 #: Examples whose answers are read at k where they were not met.
@@ -93,6 +95,7 @@ class _Solver:
         self._read: set[int] = set()
         self._hints = tuple({str(e): e for r in task.hints for e in r.expressions}.values())
         self._held: Rule | None = None
+        self._rules: tuple[Rule, ...] = ()
         self._predicted = 0
         self._stretched = False
         self._rivals = 0
@@ -161,11 +164,12 @@ class _Solver:
             rules = self._inferred()
             if isinstance(rules, Unexplained):
                 more = self._next_unread()
-                if more is None or len(self._readings) >= 4:
+                if more is None or len(self._readings) >= (UNEXPLAINED_TREES if rules.scalar else UNEXPLAINED):
                     return self._outcome(None, rules.reason, rules.scalar)
                 following = more
                 continue
             self._held = rules[0] if is_scalar(rules[0]) else None
+            self._rules = rules if self._held is not None else ()
             following = self._most_disputed(rules, self._read)
             if following is None and self._held is not None and self._predicted < PREDICTED:
                 following = self._unlike_read()
@@ -204,6 +208,10 @@ class _Solver:
         trees = [tree for r in self._readings if (tree := scalar_reading(r)) is not None]
         if len(trees) < len(self._readings):
             return Unexplained(reason="the sizes read fit no tree of all k", scalar=True)
+        # What foretold the newest tree explains all before it; only where nothing did is there more to search.
+        kept = tuple(r for r in self._rules if confirms(r, trees[-1]))
+        if kept:
+            return kept
         others = [r for r in self._task.hints if is_scalar(r)]
         return infer_scalar_rules(trees, self._domain, self._hints, others=others)
 
