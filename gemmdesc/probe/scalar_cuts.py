@@ -97,8 +97,7 @@ def _splits(piece: Piece) -> list[list[Index]]:
 
 
 def _ascending(piece: Piece, short: Short) -> list[tuple[Index, Index]]:
-    """First and last places of the parts, in splits whose parts ascend; none that is too long for the first part's span.
-    """
+    """First and last places of the parts, in splits whose parts ascend and suit the first part's length."""
     lows: list[int] = []
     highs: list[int] = []
     found, longest = [], 0

@@ -29,6 +29,8 @@ _MOST_WORK, _FURTHER_WORK = 300, 60
 #: Work of all searches for one structure, by the operations of expressions, without groups and with them; and for two.
 _WORK = {1: (900, 400), 2: (900, 400)}
 _WORK_FOR_TWO = 900
+#: What a condition costs beside its expression where rules are put in order.
+_CONDITION_COSTS = 3
 #: Readings on either side of a condition while expressions are simple: of fewer, almost any division explains them.
 _FEWEST_A_SIDE = 2
 #: Nests that are told apart, and spellings of their integers.
@@ -51,8 +53,8 @@ def infer_scalar_rules(
     """The rules that induce every tree read, simplest first, one for each behaviour on the readings and the domain.
 
     They are those of the simplest expressions, then of the fewest cuts, that explain all readings: readings too small
-    to tell deeper nests apart leave other rules as well.  Where there are none of one structure, rules of two, chosen
-    by the simplest conditions that do.
+    to tell deeper nests apart leave other rules as well.  Where simple expressions do not suffice for one structure,
+    rules of two, chosen by the simplest conditions that do, stand beside those of wider expressions.
 
     ``domain``, ``hints`` and ``names`` are those of :func:`gemmdesc.probe.learn.learn_integer`.  ``others``: rules that
     explained other classes, tried where these trees are too sparse to find a nest.
@@ -63,16 +65,26 @@ def infer_scalar_rules(
     """
     if not readings:
         return Unexplained(reason="there are no readings")
-    found: tuple[Rule, ...] | Unexplained = ()
-    for operations, fewest in ((1, _FEWEST_A_SIDE), (2, 1)):
-        offered = _Offered(hints=hints, names=names, others=others if operations > 1 else (), operations=operations)
-        found = _one_structure(readings, domain, offered, *map(Work, _WORK[operations]))
-        if not isinstance(found, Unexplained) or not found.scalar:
-            return found
-        chosen = _two_structures(readings, domain, offered, fewest)
-        if chosen:
-            return _told_apart(chosen, [r.environment for r in readings], domain)
-    return found
+    simple = _Offered(hints=hints, names=names, others=(), operations=1)
+    wide = _Offered(hints=hints, names=names, others=others, operations=2)
+    found = _one_structure(readings, domain, simple, *map(Work, _WORK[1]))
+    if not isinstance(found, Unexplained) or not found.scalar:
+        return found
+    found = _one_structure(readings, domain, wide, *map(Work, _WORK[2]))
+    rules = [] if isinstance(found, Unexplained) else list(found)
+    rules += _two_structures(readings, domain, simple, _FEWEST_A_SIDE)
+    if not rules:
+        rules = _two_structures(readings, domain, wide, 1)
+    if not rules:
+        return found
+    return _told_apart(sorted(rules, key=_complexity), [r.environment for r in readings], domain)
+
+
+def _complexity(rule: Rule) -> int:
+    """The size of a rule: of its different expressions, of its cuts, and of what chooses between structures."""
+    conditions = [_CONDITION_COSTS + size(when) for when, _ in rule.branches if when is not None]
+    cuts = [len(branch.structure.cuts) for _, branch in rule.branches]
+    return sum(size(e) for e in set(rule.expressions)) + sum(cuts) + sum(conditions)
 
 
 @dataclass(frozen=True, kw_only=True)
