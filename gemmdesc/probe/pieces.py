@@ -205,21 +205,27 @@ def take_groups(piece: Piece, layout: Layout) -> tuple[list[Piece], Piece] | Non
     labels, places = deal(piece.places, layout, piece.length)
     parts: list[Piece] = []
 
-    def fold(node: int) -> Tree:
+    def fold(node: int) -> tuple[int, Tree]:
+        """The tree below, with its smallest part: a part's first site says nothing of its number."""
         inside = piece.below(node)
         own = labels[inside]
         if (own == own[0]).all():
             length = part_length(piece.length, layout, int(own[0]))
             parts.append(Piece(flat=piece.flat, node=node, places=places[inside], length=length))
-            return int(own[0])
-        return fold(piece.flat.left[node]), fold(piece.flat.right[node])
+            return int(own[0]), int(own[0])
+        (low, first), (high, second) = sorted((fold(piece.flat.left[node]), fold(piece.flat.right[node])), key=_number)
+        return min(low, high), (first, second)
 
     if int((np.diff(labels) != 0).sum()) + 1 != len(np.unique(labels)):
         return None
-    flat = flatten(fold(piece.node))
+    flat = flatten(fold(piece.node)[1])
     if len(np.unique(flat.sites)) != len(flat.sites):
         return None
     return parts, Piece(flat=flat, node=flat.root, places=flat.sites, length=part_count(piece.length, layout))
+
+
+def _number(item: tuple[int, Tree]) -> int:
+    return item[0]
 
 
 def part_count(length: int, layout: Layout) -> int:

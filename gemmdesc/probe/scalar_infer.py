@@ -26,8 +26,10 @@ from gemmdesc.rule import Rule, choose_rule, evaluate_rule
 _SPARE_CUTS = 5
 #: Work of a search for nests of one depth, in cuts taken off one piece, and of what follows the first nest found.
 _MOST_WORK, _FURTHER_WORK = 300, 60
+#: The same with groups: the parts of blocks that take turns are many, and few trees have any.
+_MOST_GROUPED_WORK = 900
 #: Work of all searches for one structure, by the operations of expressions, without groups and with them; and for two.
-_WORK = {1: (900, 400), 2: (900, 400)}
+_WORK = {1: (900, 2400), 2: (900, 900)}
 _WORK_FOR_TWO = 900
 #: What a condition costs beside its expression where rules are put in order.
 _CONDITION_COSTS = 3
@@ -184,9 +186,9 @@ class _Class:
         pieces = tuple((r.piece,) for r in self._readings)
         least = max(r.piece.least_cuts for r in self._readings)
         reason = f"no nest of up to {least + _SPARE_CUTS} cuts with integers of the space has the trees read"
-        for work, groups in ((plain, False), (grouped, True)):
+        for work, most, groups in ((plain, _MOST_WORK, False), (grouped, _MOST_GROUPED_WORK, True)):
             for depth in range(1 if groups else least, least + _SPARE_CUTS + 1):
-                search = Search(self, work, _MOST_WORK)
+                search = Search(self, work, most)
                 try:
                     rules = self._made(search.some(pieces, depth, _NESTS, _FURTHER_WORK, grouped=groups))
                 except GivenUp:

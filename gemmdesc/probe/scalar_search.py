@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from typing import Protocol
 
 from gemmdesc.expressions import Expr, size
@@ -108,8 +108,8 @@ class Search:
     ) -> Iterator[tuple[Chosen, ...]]:
         """Nests of exactly ``depth`` cuts that turn every piece into a chain; ``above``: the cuts that made the pieces.
 
-        What repeats the cut above comes first.  ``grouped``: the parts of one cut, and of one only, are folded in
-        groups.
+        What repeats the cut above comes first.  ``grouped``: the parts of the outermost cut, and of it alone, are
+        folded in groups.
         """
         pieces = tuple(tuple(p for p in own if not p.chain or len(p.places) > 1) for own in pieces)
         open_ = [p for own in pieces for p in own if not p.chain]
@@ -121,12 +121,13 @@ class Search:
         if not grouped and least > depth:
             return
         if grouped:
-            for chosen, parts in self._grouped(pieces, _given(above)):
+            for chosen, parts in self._grouped(pieces, depth - 1):
                 for rest in self.nests(parts, depth - 1, (*above, chosen)):
                     yield (chosen, *rest)
+            return
         for kind in sorted((LAST, STRIDED, FIRST), key=lambda kind: not above or kind != above[-1].kind):
             for chosen, parts in self._cuts(kind, pieces, above):
-                for rest in self.nests(parts, depth - 1, (*above, chosen), grouped=grouped):
+                for rest in self.nests(parts, depth - 1, (*above, chosen)):
                     yield (chosen, *rest)
 
     def _cuts(self, kind: Kind, pieces: Pieces, above: tuple[Chosen, ...]) -> Iterator[tuple[Chosen, Pieces]]:
@@ -152,7 +153,7 @@ class Search:
         """Cuts within what some readings allow that all readings bear; else within what a further one allows, too."""
         refuting: int | None = None
         borne = False
-        for integers in self._proposals(kind, seen, given):
+        for integers in islice(self._proposals(kind, seen, given), _PROPOSALS):
             values = tuple(option.values for option in integers)
             if values in tried:
                 continue
@@ -178,7 +179,7 @@ class Search:
         for place in range(len(kind.names)):
             allowed = {r: a for r, b in seen.items() if (a := b[place]) is not None}
             found.append(self._integers.options(allowed, given) if allowed else ())
-        yield from sorted(product(*found), key=lambda integers: sum(o.size for o in integers))[:_PROPOSALS]
+        yield from sorted(product(*found), key=lambda integers: sum(o.size for o in integers))
 
     def _take_all(self, kind: Kind, pieces: Pieces, values: tuple[tuple[int, ...], ...]) -> Pieces | int:
         """Every reading's parts; else the first reading that does not bear the cut."""
@@ -202,18 +203,18 @@ class Search:
         self._left -= cost
         self._work.left -= cost
 
-    def _grouped(self, pieces: Pieces, given: tuple[Expr, ...]) -> Iterator[tuple[Chosen, Pieces]]:
-        """Strided cuts whose parts are folded by a nest of their own."""
+    def _grouped(self, pieces: Pieces, most: int) -> Iterator[tuple[Chosen, Pieces]]:
+        """Strided cuts whose parts are folded by a nest of their own, the simplest, and take ``most`` further cuts."""
         guide = max(range(len(pieces)), key=lambda i: _sites(pieces[i]))
         for bounds in grouped_bounds(_worst(pieces[guide])):
-            for integers in self._proposals(STRIDED, {guide: bounds}, given):
+            for integers in self._proposals(STRIDED, {guide: bounds}, ()):
                 taken = self._take_groups(pieces, integers)
-                if taken is None:
+                if taken is None or max((p.least_cuts for own in taken[0] for p in own), default=0) > most:
                     continue
                 parts, folds = taken
-                for depth in range(1, _MOST_GROUPINGS + 1):
-                    for fold in self.nests(folds, depth):
-                        yield Chosen(kind=STRIDED, integers=integers, fold=fold), parts
+                every = (fold for depth in range(1, _MOST_GROUPINGS + 1) for fold in self.nests(folds, depth))
+                for fold in islice(every, 1):
+                    yield Chosen(kind=STRIDED, integers=integers, fold=fold), parts
 
     def _take_groups(self, pieces: Pieces, integers: tuple[Option, ...]) -> tuple[Pieces, Pieces] | None:
         parts: list[tuple[Piece, ...]] = []
