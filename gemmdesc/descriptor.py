@@ -69,6 +69,9 @@ class Strided:
         _at_least("strided.unit", self.unit, 1)
 
 
+Layout = Contiguous | Strided
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cut:
     """One level of the nest: how k is dealt to parts, and how the parts' sums are folded, ascending.
@@ -77,17 +80,24 @@ class Cut:
     after every addition (each addition is one float32 addition, round to nearest even, before that).  ``open_end``: but
     not after the last one, whose sum goes on in float32: what a kernel does that adds the last part and what follows
     the sum at once.
+
+    ``fold``: layouts, outermost first, that deal the parts themselves to groups, as cuts deal k; the parts of an
+    innermost group are folded as one ascending chain, and so are the groups of each layout.  Empty: one chain.
     """
 
-    layout: Contiguous | Strided
+    layout: Layout
     partial_dtype: DType
     merge_dtype: DType
     start: Start
     open_end: bool = field(default=False, metadata=OPTIONAL)
+    fold: tuple[Layout, ...] = field(default=(), metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         _instance("cut.open_end", self.open_end, bool)
         _instance("cut.layout", self.layout, Contiguous, Strided)
+        _instance("cut.fold", self.fold, tuple)
+        for i, layout in enumerate(self.fold):
+            _instance(f"cut.fold.{i}", layout, Contiguous, Strided)
         _instance("cut.start", self.start, Start)
         for name in ("partial_dtype", "merge_dtype"):
             if getattr(self, name) not in (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16):

@@ -28,8 +28,8 @@ _TURNS = 5
 class Mutant:
     """``kind`` names what was changed, ``change`` also how.
 
-    The kind is one of chunk, lanes, residue, partial_type, merge_type, instruction_k, start, slice_order, tail, fused
-    and operand_cast.
+    The kind is one of chunk, lanes, fold, residue, partial_type, merge_type, instruction_k, start, slice_order, tail,
+    fused and operand_cast.
     """
 
     kind: str
@@ -106,6 +106,21 @@ def _other_deals(layout: Strided) -> Iterator[Strided]:
             yield replace(layout, unit=unit)
 
 
+def _other_folds(cut: Cut) -> Iterator[tuple[str, str, Cut]]:
+    """One of the layouts that group the parts left out, or dealing them otherwise."""
+    for i, layout in enumerate(cut.fold):
+        before, after = cut.fold[:i], cut.fold[i + 1 :]
+        yield "fold", f"{i} left out", replace(cut, fold=(*before, *after))
+        if isinstance(layout, Strided):
+            for other in _other_deals(layout):
+                yield "fold", f"{i} {other.count}x{other.unit}", replace(cut, fold=(*before, other, *after))
+        else:
+            for span in dict.fromkeys((2 * layout.span, layout.span // 2, layout.span + 1)):
+                if span >= 1:
+                    other_span = replace(layout, span=span)
+                    yield "fold", f"{i} span {span}", replace(cut, fold=(*before, other_span, *after))
+
+
 def _cut_mutants(cut: Cut, output: DType) -> Iterator[tuple[str, str, Cut]]:
     narrow = output if output in (DType.FLOAT16, DType.BFLOAT16) else DType.FLOAT16
     layout = cut.layout
@@ -120,6 +135,7 @@ def _cut_mutants(cut: Cut, output: DType) -> Iterator[tuple[str, str, Cut]]:
     else:
         for changed in _other_deals(layout):
             yield "lanes", f"{changed.count}x{changed.unit}", replace(cut, layout=changed)
+    yield from _other_folds(cut)
     partial = narrow if cut.partial_dtype is DType.FLOAT32 else DType.FLOAT32
     yield "partial_type", partial.value, replace(cut, partial_dtype=partial)
     merge = narrow if cut.merge_dtype is DType.FLOAT32 else DType.FLOAT32

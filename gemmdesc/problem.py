@@ -286,11 +286,14 @@ def environment(problem: GemmProblem, answer: AlgoConfig, launch: Launch | None)
     """The variables that a rule may use.
 
     ``m``, ``n``, ``k``; ``splitk_num`` (at least 1); ``transa`` and ``transb`` (1 for T, else 0); ``k_contiguous``, how
-    many of the two operands store neighbouring k side by side; and, if known, the first kernel's grid and block.
+    many of the two operands are stored along k by their flag; ``a_unit_k`` and ``b_unit_k``, 1 where neighbouring k of
+    the operand are neighbours in memory, be it only because its rows are one element apart; and, if known, the first
+    kernel's grid and block.
     """
     transa, transb = (int(t is Transpose.T) for t in (problem.transa, problem.transb))
     values = {"m": problem.m, "n": problem.n, "k": problem.k, "splitk_num": max(1, answer.splitk_num)}
     values |= {"transa": transa, "transb": transb, "k_contiguous": transa + 1 - transb}
+    values |= {"a_unit_k": int(transa == 1 or problem.lda == 1), "b_unit_k": int(transb == 0 or problem.ldb == 1)}
     if launch is not None and launch.kernels:
         kernel = launch.kernels[0]
         values |= {f"grid_{axis}": size for axis, size in zip("xyz", kernel.grid, strict=True)}

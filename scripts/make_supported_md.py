@@ -135,9 +135,10 @@ def kinds(rule: Rule, evidence: Evidence) -> frozenset[str]:
 
     A cut whose size follows ``splitk_num`` is split-K, and a single pass where that is 1.  Any other is ``other cuts``.
     """
-    cuts = range(len(rule.structure.cuts))
     follows = [
-        any("splitk_num" in variables(e) for path, e in rule.integers if path.startswith(f"cuts.{i}.")) for i in cuts
+        any("splitk_num" in variables(e) for path, e in branch.integers if path.startswith(f"cuts.{i}."))
+        for _, branch in rule.branches
+        for i in range(len(branch.structure.cuts))
     ]
     found = set()
     if not follows or (all(follows) and evidence.splitk.low == 1):

@@ -44,13 +44,24 @@ def _node(desc: GEMMDesc, ks: list[int], cuts: tuple[Cut, ...], a: Sequence[int]
     if not cuts:
         return _leaf(desc, ks, a, b)
     cut = cuts[0]
+    partials = [_through(_node(desc, part, cuts[1:], a, b), cut.partial_dtype) for part in split(ks, cut.layout)]
+    missing = _through(_node(desc, [], cuts[1:], a, b), cut.partial_dtype)
+    return _fold(cut, partials, cut.fold, missing, open_end=cut.open_end)
+
+
+def _fold(
+    cut: Cut, partials: list[int], fold: tuple[Contiguous | Strided, ...], missing: int, *, open_end: bool
+) -> int:
+    """One chain, or a chain over groups of the partials' numbers; a group of none counts as one missing part."""
+    terms = partials or [missing]
+    if fold:
+        groups_of = split(list(range(len(partials))), fold[0])
+        terms = [_fold(cut, [partials[i] for i in group], fold[1:], missing, open_end=False) for group in groups_of]
     running = 0
-    parts = split(ks, cut.layout)
-    for j, part in enumerate(parts):
-        partial = _through(_node(desc, part, cuts[1:], a, b), cut.partial_dtype)
+    for j, term in enumerate(terms):
         starts_here = j == 0 and cut.start is Start.FIRST
-        running = partial if starts_here else exact.add_float32(running, partial)
-        if not cut.open_end or j < len(parts) - 1:
+        running = term if starts_here else exact.add_float32(running, term)
+        if not open_end or j < len(terms) - 1:
             running = _through(running, cut.merge_dtype)
     return running
 
@@ -150,8 +161,10 @@ def cuts(draw: st.DrawFn) -> Cut:
         )
     else:
         layout = Strided(count=draw(st.integers(1, 4)), unit=draw(st.integers(1, 3)))
+    groups = st.builds(Strided, count=st.integers(1, 3), unit=st.integers(1, 2))
     return Cut(
         layout=layout,
+        fold=tuple(draw(st.lists(groups, max_size=2))) if draw(st.booleans()) else (),
         partial_dtype=draw(st.sampled_from(STORED)),
         merge_dtype=draw(st.sampled_from(STORED)),
         start=draw(st.sampled_from(list(Start))),

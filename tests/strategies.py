@@ -28,7 +28,7 @@ from gemmdesc.descriptor import (
 from gemmdesc.dtypes import DType
 from gemmdesc.expressions import Call, Const, Expr, Operation, Var
 from gemmdesc.problem import MAX_ALIGNMENT_BYTES, ComputeType, Epilogue, GemmProblem, ScalarClass, Transpose
-from gemmdesc.rule import Rule, make_rule
+from gemmdesc.rule import Rule, choose_rule, make_rule
 
 VARIABLES = ("m", "n", "k", "splitk_num")
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -42,8 +42,9 @@ layouts = st.one_of(
     st.builds(Strided, count=positive, unit=positive),
 )
 cuts = st.builds(
-    Cut, layout=layouts, partial_dtype=stored, merge_dtype=stored, start=st.sampled_from(Start), open_end=st.booleans()
-)
+    Cut, layout=layouts, partial_dtype=stored, merge_dtype=stored, start=st.sampled_from(Start), open_end=st.booleans(),
+    fold=st.lists(layouts, max_size=2).map(tuple),
+)  # fmt: skip
 residues = st.one_of(st.builds(ResidueLast), st.builds(ResidueFirst, k_loop_step=positive))
 fused_dots = st.builds(
     FusedDot,
@@ -112,6 +113,9 @@ def rules(draw: st.DrawFn) -> Rule:
     paths = sorted(variable_fields(desc))
     chosen = draw(st.lists(st.sampled_from(paths), unique=True))
     return make_rule(desc, {path: draw(expressions) for path in chosen})
+
+
+branching = st.recursive(rules(), lambda inner: st.builds(choose_rule, expressions, rules(), inner), max_leaves=3)
 
 
 @st.composite

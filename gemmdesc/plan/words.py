@@ -11,6 +11,7 @@ from gemmdesc.descriptor import (
     EpilogueStep,
     FusedDot,
     GEMMDesc,
+    Layout,
     Relu,
     ResidueFirst,
     Rounding,
@@ -19,6 +20,7 @@ from gemmdesc.descriptor import (
     ScaleOutput,
     Short,
     Start,
+    Strided,
 )
 
 _ROUNDED = {
@@ -81,10 +83,20 @@ def _chain(desc: GEMMDesc) -> str:
 
 def _fold(cut: Cut) -> str:
     start = "the first" if cut.start is Start.FIRST else "+0.0"
+    groups = "".join(f", then {_group(layout)}" for layout in reversed(cut.fold))
+    where = " in their groups" if groups else ""
     return (
-        f"parts are stored as {cut.partial_dtype.value} and added in ascending order, from {start} on, the running sum "
-        f"held as {cut.merge_dtype.value}{', but for the last one' if cut.open_end else ''}"
+        f"parts are stored as {cut.partial_dtype.value} and added in ascending order{where}, from {start} on, the "
+        f"running sum held as {cut.merge_dtype.value}{', but for the last one' if cut.open_end else ''}{groups}"
     )
+
+
+def _group(layout: Layout) -> str:
+    match layout:
+        case Contiguous(span=span, short=short):
+            return f"groups of {span} neighbours (the short one {short.value})"
+        case Strided(count=count, unit=unit):
+            return f"the {count} groups that take {unit} in turn"
 
 
 def _step(step: EpilogueStep) -> str:

@@ -19,7 +19,7 @@ from gemmdesc.normal_form import normal_form
 from gemmdesc.operands import ConstantOperand, Family, HashOperand, MaskedOperand, Operand, RetypedOperand
 from gemmdesc.probe.reader import empty_inputs
 from gemmdesc.probe.scan import Example
-from gemmdesc.probe.telling import MUTANT_K
+from gemmdesc.probe.telling import worth_mutants
 from gemmdesc.problem import ComputeType, Failed, GemmProblem, ScalarClass, environment, is_float8
 from gemmdesc.rivals import rival_set_operands
 from gemmdesc.rule import Rule, evaluate_rule
@@ -142,7 +142,7 @@ def operands(
     """The draw's operands; a rival draw pits ``desc`` against all of the others and of its mutants that differ here."""
     if draw.rival:
         own = normal_form(desc, problem.k)
-        changed = [m.desc for m in mutants(desc, problem.k)] if problem.k <= MUTANT_K else []
+        changed = [m.desc for m in mutants(desc, problem.k)] if worth_mutants(desc, problem.k) else []
         pool = {normal_form(d, problem.k): d for d in (*others, *changed)}
         pool.pop(own, None)
         made = _rivals(problem, desc, tuple(pool.values()), draw)

@@ -239,10 +239,13 @@ def _forms(rule: Rule) -> list[Rule]:
 
 
 def _followed(rule: Rule, steps: Steps, *, opened: bool) -> Rule:
-    cuts = rule.structure.cuts
-    if opened:
-        cuts = (replace(cuts[0], open_end=True), *cuts[1:])
-    return Rule(structure=replace(rule.structure, epilogue=steps, cuts=cuts), integers=rule.integers)
+    def followed(desc: GEMMDesc) -> GEMMDesc:
+        cuts = desc.cuts
+        if opened and cuts:
+            cuts = (replace(cuts[0], open_end=True), *cuts[1:])
+        return replace(desc, epilogue=steps, cuts=cuts)
+
+    return rule.restructured(followed)
 
 
 def _sums(rule: Rule, reading: Reading) -> list[Values] | None:

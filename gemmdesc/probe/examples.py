@@ -15,6 +15,11 @@ from gemmdesc.problem import GemmProblem, Transpose, is_float8
 FEW_EXAMPLES, _MADE_FROM = 4, 3
 #: Elements of both operands up to which a problem is preferred, and k up to which examples are made.
 _MODERATE_ELEMENTS, _LARGEST_MADE_K = 2**25, 2**15
+#: Multiples of k, and k beyond them, at which an answer is read deeper than it was met, and the largest k of those;
+#: lengths of slices that it may not have been met with.
+_DEEPER = ((4, 1), (16, 7), (64, 13))
+_SHORT_SLICES = (11, 43, 104)
+_DEEPEST_K = 2**18
 #: Multiples of 64 near a size that are tried.
 _GRAINED = 4
 #: A k below this hides how long the turns of most main loops are.
@@ -162,6 +167,26 @@ def other_sizes(example: Example) -> tuple[int, ...]:
         k // 2 + 1, 3 * k,
     )  # fmt: skip
     return tuple(dict.fromkeys(s for s in sizes if 0 < s <= _LARGEST_MADE_K and s != k))
+
+
+def stretched(library: Library, examples: Sequence[Example]) -> list[Example]:
+    """The examples' answers at several times their k and with short slices, where operands stay moderate.
+
+    Only those that the library's check accepts.
+    """
+    made = (
+        moved(library, e, k)
+        for e in examples
+        for k in _stretched_sizes(e)
+        if k <= _DEEPEST_K and (e.problem.m + e.problem.n) * k <= _MODERATE_ELEMENTS
+    )
+    return [e for e in made if e is not None]
+
+
+def _stretched_sizes(example: Example) -> list[int]:
+    slices = max(1, example.answer.splitk_num)
+    short = [length * slices - 1 for length in _SHORT_SLICES] if slices > 1 else []
+    return [*(times * example.problem.k + beyond for times, beyond in _DEEPER), *short]
 
 
 def _cost(p: GemmProblem) -> tuple[bool, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -146,18 +147,14 @@ def to_entries(patterns: Sequence[Pattern], dtype: DType) -> Entries:
     Raises:
         InvalidInputError: a value is not exact in ``dtype``.
     """
-    codes: dict[float, int] = {}
-    rows: list[int] = []
-    ks: list[int] = []
-    bits: list[int] = []
-    for row, pattern in enumerate(patterns):
-        for k, value in pattern:
-            if value not in codes:
-                codes[value] = encode(value, dtype)
-            rows.append(row)
-            ks.append(k)
-            bits.append(codes[value])
-    return Entries(outer=np.array(rows, np.int64), k=np.array(ks, np.int64), bits=np.array(bits, np.int64))
+    lengths = [len(pattern) for pattern in patterns]
+    # k are small enough to be exact in float64.
+    flat = np.fromiter(chain.from_iterable(chain.from_iterable(patterns)), np.float64, 2 * sum(lengths))
+    ks, values = flat[::2].astype(np.int64), flat[1::2]
+    # Patterns of bits tell -0.0 from +0.0.
+    distinct, which = np.unique(values.view(np.int64), return_inverse=True)
+    codes = np.array([encode(float(x), dtype) for x in distinct.view(np.float64)], np.int64)
+    return Entries(outer=np.repeat(np.arange(len(patterns), dtype=np.int64), lengths), k=ks, bits=codes[which])
 
 
 def pair_then_unit(low: int, unit: int, size: Magnitudes) -> Pattern:

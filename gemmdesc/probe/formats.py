@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gemmdesc.descriptor import OperandCast, Rounding, ScalarStep
+from gemmdesc.descriptor import GEMMDesc, OperandCast, Rounding, ScalarStep
 from gemmdesc.dtypes import DType
 from gemmdesc.probe.experiments import Floats, Reader
 from gemmdesc.probe.reading import OperandFormat, Reading
@@ -105,8 +105,10 @@ def with_formats(rules: Sequence[Rule], readings: Sequence[Reading]) -> tuple[Ru
 
 
 def _with(rule: Rule, casts: tuple[OperandCast | None, OperandCast | None], fused: bool) -> Rule:
-    leaf = rule.structure.accumulator
-    if isinstance(leaf.step, ScalarStep):
-        leaf = replace(leaf, step=replace(leaf.step, fused=fused))
-    structure = replace(rule.structure, accumulator=leaf, a_cast=casts[0], b_cast=casts[1])
-    return Rule(structure=structure, integers=rule.integers)
+    def formed(desc: GEMMDesc) -> GEMMDesc:
+        leaf = desc.accumulator
+        if isinstance(leaf.step, ScalarStep):
+            leaf = replace(leaf, step=replace(leaf.step, fused=fused))
+        return replace(desc, accumulator=leaf, a_cast=casts[0], b_cast=casts[1])
+
+    return rule.restructured(formed)

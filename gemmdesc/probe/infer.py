@@ -115,8 +115,7 @@ def infer_rules(
 
 
 def _cast(rule: Rule, casts: tuple[OperandCast | None, OperandCast | None]) -> Rule:
-    structure = replace(rule.structure, a_cast=casts[0], b_cast=casts[1])
-    return Rule(structure=structure, integers=rule.integers)
+    return rule.restructured(lambda desc: replace(desc, a_cast=casts[0], b_cast=casts[1]))
 
 
 def distinct_rules(rules: Sequence[Rule], environments: Sequence[Mapping[str, int]]) -> tuple[Rule, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gemmdesc.descriptor import CastTo, Cut, EpilogueStep, FusedDot, ScaleOutput
+from gemmdesc.descriptor import CastTo, Cut, EpilogueStep, FusedDot, GEMMDesc, ScaleOutput
 from gemmdesc.dtypes import DType
 from gemmdesc.plain import to_plain
 from gemmdesc.probe.answers import AnswerKey, Types, key_from_plain, key_to_plain
@@ -134,11 +134,13 @@ def retyped(rule: Rule, types: Types) -> Rule:
     def cut(level: Cut) -> Cut:
         return replace(level, partial_dtype=moved(level.partial_dtype), merge_dtype=moved(level.merge_dtype))
 
-    structure = replace(
-        rule.structure, a_dtype=a, b_dtype=b, output_dtype=d, cuts=tuple(cut(c) for c in rule.structure.cuts),
-        epilogue=_retyped_steps(rule.structure.epilogue, d),
-    )  # fmt: skip
-    return Rule(structure=structure, integers=rule.integers)
+    def typed(desc: GEMMDesc) -> GEMMDesc:
+        return replace(
+            desc, a_dtype=a, b_dtype=b, output_dtype=d, cuts=tuple(cut(c) for c in desc.cuts),
+            epilogue=_retyped_steps(desc.epilogue, d),
+        )  # fmt: skip
+
+    return rule.restructured(typed)
 
 
 def _stored(output: DType) -> DType:
@@ -156,12 +158,15 @@ def _retyped_steps(steps: tuple[EpilogueStep, ...], output: DType) -> tuple[Epil
 
 def with_zero_exponent(rule: Rule, zero_exponent: int) -> Rule:
     """The rule with another exponent for an exact zero in its fused step, if it has one."""
-    leaf = rule.structure.accumulator
-    if not isinstance(leaf.step, FusedDot):
-        return rule
-    step = replace(leaf.step, zero_exponent=zero_exponent)
-    structure = replace(rule.structure, accumulator=replace(leaf, step=step))
-    return Rule(structure=structure, integers=rule.integers)
+
+    def floored(desc: GEMMDesc) -> GEMMDesc:
+        leaf = desc.accumulator
+        if not isinstance(leaf.step, FusedDot):
+            return desc
+        step = replace(leaf.step, zero_exponent=zero_exponent)
+        return replace(desc, accumulator=replace(leaf, step=step))
+
+    return rule.restructured(floored)
 
 
 def rows_to_plain(rows: Sequence[Row]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from gemmdesc.probe.compare import (
 )
 from gemmdesc.probe.examples import Draws, Variant, elsewhere, examples_of, other_layouts, varied
 from gemmdesc.probe.experiments import ReferenceFailed, magnitudes_of
+from gemmdesc.probe.predicted import none_refuted
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.telling import adding, most_telling
@@ -77,6 +78,8 @@ def run_trial(library: Library, task: TrialTask) -> Verdict:
         if one in (Verdict.DIFFERENT, Verdict.DECLINED):
             return one
         verdict = one if one is Verdict.EQUAL else verdict
+    if task.rule is not None and not none_refuted(library, [*witnesses, *telling], task.rule):
+        return Verdict.DIFFERENT
     return verdict
 
 
@@ -180,6 +183,8 @@ def run_made(library: Library, task: MadeTask) -> tuple[Verified, ...]:
         example = made[index]
         draws = (*plain_draws(seed, 1, first=place), *rival_draws(seed, 1, first=2 * place))
         (verdict,) = compare_rules(library, example, [task.rule], draws, side=_TRIAL_SIDE, others=task.others)
+        if verdict is Verdict.EQUAL and not none_refuted(library, [example], task.rule):
+            verdict = Verdict.DIFFERENT
         p = example.problem
         variant = Variant(number=task.numbers[0], k=p.k, layout=(p.transa, p.transb))
         found.append(
@@ -215,6 +220,8 @@ def run_verify(library: Library, task: VerifyTask) -> Verified:
     draws = (*plain, *rival_draws(seed, task.rivals, first=2 * (number % 101)))
     side = WINDOW_SIDE if task.full else _TRIAL_SIDE
     (verdict,) = compare_rules(library, example, [task.rule], draws, side=side, others=task.others)
+    if task.full and verdict is Verdict.EQUAL and not none_refuted(library, [example], task.rule):
+        verdict = Verdict.DIFFERENT
     again = task.full and number % _STABILITY_EVERY == 0
     if again and verdict is Verdict.EQUAL and not _stable(library, example, draws[0]):
         verdict = Verdict.NONDETERMINISTIC

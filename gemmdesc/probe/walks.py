@@ -14,7 +14,7 @@ import numpy as np
 
 from gemmdesc.probe.experiments import Magnitudes, Pattern, Reader, pair_then_unit
 from gemmdesc.probe.reading import StepWindow
-from gemmdesc.probe.tree import Tree, TreeError, recover_tree
+from gemmdesc.probe.tree import Tree, TreeError, leaves, recover_tree
 
 #: How many experiments one round of a search lays out at least, so that narrow problems need few rounds.
 _ROUND = 192
@@ -22,6 +22,8 @@ _ROUND = 192
 MOST_SITES = 96
 #: Sites of a sampled tree, by how many experiments one launch holds at least.
 _SAMPLED = ((64, 420), (8, 160), (1, 70))
+#: Experiments that one launch must hold for edges to be worth their launches.
+_WORTH_EDGES = 8
 #: Products that one experiment writes at most.
 _MOST_WRITTEN = 4096
 #: Neighbouring triples tried for a fused step; more than any instruction_k, so that one lies inside a step.
@@ -191,12 +193,20 @@ def read_element_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree |
 def read_sampled_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree | None:
     """The tree over all k, or over as many as are worth their launches; None where the sizes fit no tree.
 
-    Of many k the first third of the sites are the first, some are the last, and the rest lie anywhere between.
+    Of many k the first third of the sites are the first, some are the last, and most others lie anywhere between.  A
+    tree over half of them is read first; where neighbours among its sites meet highest up, the two k between which
+    that changes are found and take part, too.
     """
     if summed_k < 1:
         return None
-    most = next(sites for width, sites in _SAMPLED if reader.width >= width)
-    return _tree_over(reader, sampled_sites(summed_k, min(most, size.countable)), size)
+    most = min(next(sites for width, sites in _SAMPLED if reader.width >= width), size.countable)
+    if summed_k <= most or reader.width < _WORTH_EDGES:
+        return _tree_over(reader, sampled_sites(summed_k, most), size)
+    coarse = _tree_over(reader, sampled_sites(summed_k, most // 2), size)
+    if coarse is None:
+        return None
+    edges = _read_edges(reader, coarse, most // 8, size)
+    return _tree_over(reader, sorted({*sampled_sites(summed_k, most - 2 * (most // 8)), *edges}), size)
 
 
 def sampled_sites(k: int, most: int) -> list[int]:
@@ -206,6 +216,58 @@ def sampled_sites(k: int, most: int) -> list[int]:
     head, tail = most // 3, most // 8
     between = Random(k).sample(range(head, k - tail), most - head - tail)
     return sorted({*range(head), *between, *range(k - tail, k)})
+
+
+def _read_edges(reader: Reader, tree: Tree, most: int, size: Magnitudes) -> set[int]:
+    """Pairs of neighbouring k that meet as high up as two sites around them, for at most ``most`` pairs of sites.
+
+    +L at the lower site x and -L at some z leave the sites outside the smallest subtree of both: fewer than that, and z
+    is beyond the edge.
+    """
+    sites, meeting = sorted(leaves(tree)), _meetings(tree)
+    gaps = sorted(((meeting[x, y], x, y) for x, y in pairwise(sites) if y > x + 1), reverse=True)[:most]
+    outside = {x: len(sites) - joined for joined, x, _ in gaps}
+    between = {x: (x, y) for _, x, y in gaps}
+    while any(high - low > 1 for low, high in between.values()):
+        points = {x: _inner(low, high, _ROUND // len(between)) for x, (low, high) in between.items()}
+        patterns = [
+            (*((s, size.tiny) for s in sites if s not in (x, z)), (x, size.big), (z, -size.big))
+            for x, zs in points.items()
+            for z in zs
+        ]
+        left = iter((reader.values(patterns) / size.tiny).tolist())
+        for x, zs in points.items():
+            low, high = between[x]
+            below = [next(left) > outside[x] for _ in zs]
+            beyond = below.index(False) if False in below else len(zs)
+            between[x] = ([low, *zs][beyond], [*zs, high][beyond])
+    return {k for pair in between.values() for k in pair}
+
+
+def _inner(low: int, high: int, most: int) -> list[int]:
+    """At most ``most`` k, at least one, evenly spread between ``low`` and ``high``; none where there are none."""
+    grid = np.linspace(low, high, max(1, min(most, high - low - 1)) + 2).astype(np.int64)[1:-1]
+    return sorted({int(z) for z in grid} - {low, high})
+
+
+def _meetings(tree: Tree) -> dict[tuple[int, int], int]:
+    """For neighbours among the sites, how many sites the smallest subtree of both holds."""
+    found: dict[tuple[int, int], int] = {}
+
+    def visit(node: Tree) -> list[int]:
+        if isinstance(node, int):
+            return [node]
+        own = [visit(child) for child in node]
+        owner = {site: i for i, below in enumerate(own) for site in below}
+        merged = sorted(owner)
+        for pair in pairwise(merged):
+            if owner[pair[0]] != owner[pair[1]]:
+                # A later visit, of a higher node, may see another site between the two.
+                found[pair] = len(merged)
+        return merged
+
+    visit(tree)
+    return found
 
 
 def _tree_over(reader: Reader, sites: Sequence[int], size: Magnitudes) -> Tree | None:

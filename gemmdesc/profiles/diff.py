@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from gemmdesc.descriptor import Contiguous, Cut, ResidueFirst, Strided
+from gemmdesc.descriptor import Contiguous, Cut, Layout, ResidueFirst, Strided
 from gemmdesc.profiles.schema import Family, Profile, ProfileRow, RowKey, RuleOutcome
 from gemmdesc.rule import Rule
 from gemmdesc.text import to_text
@@ -175,11 +175,11 @@ def _compare_rules(old: ProfileRow, new: ProfileRow, before: Rule, after: Rule) 
         kind = one_kind or other_kind
         if one != other and kind is not None:
             found.setdefault(kind, []).append(name)
-    nest = "cuts"
-    if nest in found.get(ChangeKind.ORDER_CHANGED, []):
-        # Another nest: its parts' sizes and types belong to that one change.
+    # Another nest: its parts' sizes and types belong to that one change.
+    nests = tuple(f"{name}." for name in found.get(ChangeKind.ORDER_CHANGED, []) if name.endswith("cuts"))
+    if nests:
         found = {
-            kind: kept for kind, names in found.items() if (kept := [n for n in names if not n.startswith("cuts.")])
+            kind: kept for kind, names in found.items() if (kept := [n for n in names if not n.startswith(nests)])
         }
     return [
         Change(kind=kind, key=new.key, detail=", ".join(names), old=_show(first, names), new=_show(second, names))
@@ -192,7 +192,20 @@ def _show(parts: dict[str, tuple[ChangeKind, str]], names: list[str]) -> str:
 
 
 def pieces(rule: Rule) -> dict[str, tuple[ChangeKind, str]]:
-    """The rule taken apart: by name, the kind of change that another text there would be, and the text."""
+    """The rule taken apart: by name, the kind of change that another text there would be, and the text.
+
+    Names in branches after the first start with ``otherwise.``, once for each branch before.
+    """
+    found: dict[str, tuple[ChangeKind, str]] = {}
+    for place, (when, branch) in enumerate(rule.branches):
+        where = "otherwise." * place
+        if when is not None:
+            found[f"{where}when"] = (ChangeKind.ORDER_CHANGED, str(when))
+        found |= {f"{where}{name}": piece for name, piece in _pieces(branch).items()}
+    return found
+
+
+def _pieces(rule: Rule) -> dict[str, tuple[ChangeKind, str]]:
     desc, sizes = rule.structure, {path: str(e) for path, e in rule.integers}
     found: dict[str, tuple[ChangeKind, str]] = {
         "cuts": (ChangeKind.ORDER_CHANGED, " > ".join(_nest(cut) for cut in desc.cuts) or "one chain"),
@@ -223,7 +236,11 @@ def pieces(rule: Rule) -> dict[str, tuple[ChangeKind, str]]:
 
 
 def _nest(cut: Cut) -> str:
-    match cut.layout:
+    return _layout(cut.layout) + "".join(f", grouped {_layout(layout)}" for layout in cut.fold)
+
+
+def _layout(layout: Layout) -> str:
+    match layout:
         case Contiguous(short=short):
             return f"contiguous, short part {short.value}"
         case Strided():
