@@ -70,6 +70,11 @@ class Rule:
         conditions = [when for when, _ in self.branches if when is not None]
         return frozenset().union(*(variables(e) for e in (*conditions, *self.expressions)))
 
+    def branch(self, environment: Mapping[str, int]) -> int:
+        """The number of the branch that holds in an environment."""
+        held = (when is None or evaluate(when, environment) != 0 for when, _ in self.branches)
+        return list(held).index(True)
+
     def restructured(self, change: Callable[[GEMMDesc], GEMMDesc]) -> Rule:
         """Every branch's structure passed through ``change``, which must leave its variable fields as they are."""
         otherwise = None if self.otherwise is None else self.otherwise.restructured(change)
