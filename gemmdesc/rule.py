@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gemmdesc.descriptor import GEMMDesc, variable_fields, with_variables
+from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import Declined, DescriptorError
 from gemmdesc.expressions import Const, Expr, Operation, evaluate, from_tree, variables
 from gemmdesc.text import build, parse_tree, to_text
+from gemmdesc.variable_fields import variable_fields, with_variables
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gemmdesc"
 #: Layers from left to right; in each, the groups that may not import one another.
 ORDER = (
     (("errors", "dtypes", "bits"),),
-    (("descriptor",),),
+    (("descriptor", "variable_fields"),),
     (("schedule", "text", "normal_form", "expressions", "problem", "plain", "rule"),),
     (("arithmetic", "operands", "rivals", "mutants"),),
     (("library",), ("profiles",), ("kernels",), ("equivalence",)),
