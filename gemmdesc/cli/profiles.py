@@ -19,11 +19,8 @@ from gemmdesc.cli.output import (
 from gemmdesc.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from gemmdesc.profiles import ChangeKind, Example, Profile
+    from gemmdesc.profiles import Example, Profile
     from gemmdesc.rule import Rule
-
-_NUMERIC = "numeric"
-_ANY = "any"
 
 
 @guarded
@@ -172,48 +169,6 @@ def _structure(rule: Rule, example: Example) -> str:
 
     desc = evaluate_rule(rule, environment(example.problem, example.answer, example.launch))
     return "no descriptor on its example" if isinstance(desc, Declined) else structure_of(desc)
-
-
-@guarded
-def diff(
-    context: typer.Context,
-    old: Annotated[Path, typer.Argument(help="The earlier profile.")],
-    new: Annotated[Path, typer.Argument(help="The later profile.")],
-    gate: Annotated[
-        str, typer.Option(help="Kinds of change that make the exit code 1: numeric, any, or kinds joined by commas.")
-    ] = _NUMERIC,
-    json: JsonOption = False,
-) -> int:
-    """What changed between two profiles; exit code 1 where a gated kind of change is among it."""
-    from gemmdesc.profiles import changes_json, changes_text, diff_profiles, has_numeric_change, read_profile
-
-    kinds = parse_gate(gate)
-    changes = diff_profiles(read_profile(old), read_profile(new))
-    if wants_json(context, json):
-        typer.echo(changes_json(changes))
-    else:
-        typer.echo(changes_text(changes) or "no change\n", nl=False)
-    return DIFFERENT if has_numeric_change(changes, kinds) else EQUAL
-
-
-def parse_gate(text: str) -> frozenset[ChangeKind]:
-    """The kinds that ``--gate`` names.
-
-    Raises:
-        InvalidInputError: a word is no kind.
-    """
-    from gemmdesc.errors import InvalidInputError
-    from gemmdesc.profiles import NUMERIC_KINDS, ChangeKind
-
-    if text == _NUMERIC:
-        return NUMERIC_KINDS
-    if text == _ANY:
-        return frozenset(ChangeKind)
-    try:
-        return frozenset(ChangeKind(word.strip()) for word in text.split(","))
-    except ValueError:
-        known = ", ".join(kind.value for kind in ChangeKind)
-        raise InvalidInputError(f"gate must be {_NUMERIC}, {_ANY}, or some of {known} (got {text!r})") from None
 
 
 @guarded

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gemmdesc.cli.books import replay_books
 from gemmdesc.cli.output import (
     DIFFERENT,
     EQUAL,
@@ -19,6 +20,8 @@ from gemmdesc.cli.output import (
     print_table,
     wants_json,
 )
+from gemmdesc.cli.shapelists import AcceptOption
+from gemmdesc.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from gemmdesc.golden import Golden, GoldenRecord, Replayed
@@ -31,9 +34,17 @@ def replay(
     files: Annotated[list[Path] | None, typer.Argument(help="Golden files.")] = None,
     golden: Annotated[Path | None, typer.Option(help="A folder of them; by default what came with gemmdesc.")] = None,
     profile: Annotated[Path | None, typer.Option(help="A profile's file or folder, looked at first.")] = None,
+    book: Annotated[
+        list[Path] | None, typer.Option(help="Instead: a book, whose recorded products are made again.")
+    ] = None,
+    accept: AcceptOption = "verified",
     json: JsonOption = False,
 ) -> int:
     """Replay recorded products on the CPU and compare bytes; exit code 1 where one differs or has no rule."""
+    if book:
+        if files or golden is not None:
+            raise InvalidInputError("book must stand alone, without golden files (got both)")
+        return replay_books(book, profile, accept, wants_json(context, json))
     paths = paths_of(files or [], golden)
     with Progress() as progress:
         results = [Result.of(path, profile, progress) for path in paths]
@@ -51,7 +62,6 @@ def paths_of(files: list[Path], folder: Path | None) -> tuple[Path, ...]:
     Raises:
         InvalidInputError: there are none.
     """
-    from gemmdesc.errors import InvalidInputError
     from gemmdesc.golden import golden_files, golden_folder
 
     if files:

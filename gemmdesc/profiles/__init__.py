@@ -5,10 +5,12 @@ from gemmdesc.profiles.diff import (
     NUMERIC_KINDS,
     Change,
     ChangeKind,
+    Difference,
     changes_json,
     changes_text,
     diff_profiles,
     has_numeric_change,
+    rule_differences,
 )
 from gemmdesc.profiles.lookup import (
     ProfileIndex,
@@ -39,7 +41,7 @@ from gemmdesc.profiles.schema import (
     family_of,
     project,
 )
-from gemmdesc.profiles.store import profile_digest, profile_path, read_profile, write_profile
+from gemmdesc.profiles.store import profile_digest, profile_path, read_profile, write_profile, write_table
 
 __all__ = [
     "NUMERIC_KINDS",
@@ -47,6 +49,7 @@ __all__ = [
     "Change",
     "ChangeKind",
     "DeclineOutcome",
+    "Difference",
     "Evidence",
     "Example",
     "Family",
@@ -80,6 +83,8 @@ __all__ = [
     "profile_text",
     "project",
     "read_profile",
+    "rule_differences",
     "user_folder",
     "write_profile",
+    "write_table",
 ]
