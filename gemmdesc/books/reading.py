@@ -12,6 +12,7 @@ from gemmdesc.errors import Declined
 from gemmdesc.library.interface import NO_INPUTS, Inputs, Window
 from gemmdesc.library.replayed import replay_problem
 from gemmdesc.operands import Operand
+from gemmdesc.plain import to_plain
 from gemmdesc.plan.decide import describe
 from gemmdesc.plan.values import Description
 from gemmdesc.problem import AlgoConfig, DeviceId, Failed, GemmProblem, Launch, LibraryId, Refused
@@ -54,8 +55,8 @@ class BookReader:
         if problem in book.by_problem:
             return None
         reason = (
-            f"the book of {book.key} has no answer for {problem_text(problem)}, recorded under torch settings of its "
-            f"own; {_nearest(book, problem)}"
+            f"the book of {book.key} has no answer for {problem_text(problem)} under its torch settings; "
+            f"{_nearest(book, problem)}"
         )
         return Declined(code="not_in_book", reason=reason)
 
@@ -97,7 +98,8 @@ def _nearest(book: Book, problem: GemmProblem) -> str:
     held = f"it holds {len(book.entries)} products"
     if best is None or best[0] > _NEAR:
         return f"{held}, none of them near"
-    parts = [f"{name} {getattr(best[2], name)} instead of {getattr(problem, name)}" for name in best[1]]
+    held_there, asked = to_plain(best[2]), to_plain(problem)
+    parts = [f"{name} {held_there[name]} instead of {asked[name]}" for name in best[1]]
     return f"{held}, the nearest with {', '.join(parts)}"
 
 

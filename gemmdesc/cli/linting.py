@@ -33,7 +33,7 @@ from gemmdesc.cli.shapelists import (
     asked_here,
     book_title,
 )
-from gemmdesc.errors import InvalidInputError
+from gemmdesc.errors import Declined, DeclinedError, InvalidInputError
 
 if TYPE_CHECKING:
     from gemmdesc.books import Book, BookReader, Shape
@@ -76,6 +76,8 @@ def lint(
         raise InvalidInputError(f"library must not be given beside a book, which has its answers (got {library})")
     answers = _answers(asked, library) if book is None else read_book(book)
     reader = open_reader(answers, profile, accept=level)
+    if isinstance(reader.profile, Declined):
+        raise DeclinedError(reader.profile)
     report = lint_shapes(asked, reader)
     note = "" if reproducer is None else _write_reproducer(report, answers, reproducer)
     if wants_json(context, json):
@@ -165,6 +167,7 @@ def _sweep_data(sweep: Sweep) -> dict[str, Any]:
 
 
 def _print(report: LintReport, reader: BookReader) -> None:
+    from gemmdesc.lint import FindingKind
     from gemmdesc.lint.words import order_text
 
     counts = Counter(f.kind.value for r in report.shapes for f in r.findings)
@@ -173,6 +176,7 @@ def _print(report: LintReport, reader: BookReader) -> None:
          "" if r.descriptor is None else order_text(r.descriptor, r.shape.k))
         for r in report.shapes
         for f in r.findings
+        if f.kind is not FindingKind.ORDER_CHANGES_OVER_M  # the second table has these
     ]  # fmt: skip
     found = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "nothing to report"
     title = f"{book_title(reader.book)}: {len(report.shapes)} products, {found}"

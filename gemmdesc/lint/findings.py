@@ -184,6 +184,6 @@ def _with_change(report: ShapeReport, sweep: Sweep | None) -> ShapeReport:
     if sweep is None or report.descriptor is None:
         return report
     at = ", ".join(map(str, sweep.changes))
-    message = f"{sweep.orders} orders over the m listed; another one starts at m = {at}"
+    message = f"{sweep.orders} orders over the m listed; it changes at m = {at}"
     finding = Finding(kind=FindingKind.ORDER_CHANGES_OVER_M, message=message)
     return replace(report, findings=(*report.findings, finding))
