@@ -84,7 +84,8 @@ def open_reader(book: Book, profiles: Path | None = None, *, accept: Level = Lev
     Raises:
         ProfileError: the profile that should apply is broken.
     """
-    return BookReader(book, find_profile(book.device, book.library, profile_folders(profiles)), accept=accept)
+    found = find_profile(book.device, book.library, profile_folders(profiles), accept=accept)
+    return BookReader(book, found, accept=accept)
 
 
 def _nearest(book: Book, problem: GemmProblem) -> str:

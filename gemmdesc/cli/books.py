@@ -28,7 +28,6 @@ from gemmdesc.cli.shapelists import (
     OutDtypeOption,
     ShapesArgument,
     TokensOption,
-    accepted,
     asked_here,
     book_title,
 )
@@ -125,9 +124,9 @@ def replay_books(paths: list[Path], profile: Path | None, accept: str, json: boo
 def _replay_book(path: Path, profile: Path | None, accept: str) -> dict[str, Any]:
     from gemmdesc.books import BookReader, open_reader, read_book, replay_entry
     from gemmdesc.errors import Declined, DeclinedError
-    from gemmdesc.profiles import read_profile
+    from gemmdesc.profiles import parse_level, read_profile
 
-    book, level = read_book(path), accepted(accept)
+    book, level = read_book(path), parse_level(accept)
     if profile is not None and profile.is_file():
         # A profile that was named has to be of the book's card and release.
         reader = BookReader(book, read_profile(profile), accept=level)

@@ -25,7 +25,6 @@ from gemmdesc.cli.shapelists import (
     LayoutOption,
     OutDtypeOption,
     TokensOption,
-    accepted,
     numbers,
 )
 from gemmdesc.errors import InvalidInputError
@@ -90,9 +89,10 @@ def _with_shapes(report: DiffReport, asked: Asked, paths: tuple[Path, Path], acc
     from dataclasses import replace
 
     from gemmdesc.books import BookReader, read_book
+    from gemmdesc.profiles import parse_level
     from gemmdesc.reports import diff_shapes
 
-    level, found = accepted(accept), (read_book(paths[0]), read_book(paths[1]))
+    level, found = parse_level(accept), (read_book(paths[0]), read_book(paths[1]))
     readers = [
         BookReader(book, profile, accept=level) for book, profile in zip(found, (report.old, report.new), strict=True)
     ]

@@ -29,7 +29,6 @@ from gemmdesc.cli.shapelists import (
     ProfileOption,
     ShapesArgument,
     TokensOption,
-    accepted,
     asked_here,
     book_title,
 )
@@ -69,8 +68,9 @@ def lint(
     """Lost tails, sums held in fewer bits than float32, split-K, orders that change with the batch, declines."""
     from gemmdesc.books import open_reader, read_book
     from gemmdesc.lint import lint_shapes
+    from gemmdesc.profiles import parse_level
 
-    kinds, level = parse_gate(gate), accepted(accept)
+    kinds, level = parse_gate(gate), parse_level(accept)
     asked = Asked(source=shapes, tokens=tokens, dtype=dtype, out_dtype=out_dtype, layout=layout).shapes()
     if book is not None and library is not None:
         raise InvalidInputError(f"library must not be given beside a book, which has its answers (got {library})")

@@ -25,7 +25,7 @@ from gemmdesc.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from gemmdesc.golden import Golden, GoldenRecord, Replayed
-    from gemmdesc.profiles import Profile
+    from gemmdesc.profiles import Level, Profile
 
 
 @guarded
@@ -41,13 +41,15 @@ def replay(
     json: JsonOption = False,
 ) -> int:
     """Replay recorded products on the CPU and compare bytes; exit code 1 where one differs or has no rule."""
+    from gemmdesc.profiles import parse_level
+
     if book:
         if files or golden is not None:
             raise InvalidInputError("book must stand alone, without golden files (got both)")
         return replay_books(book, profile, accept, wants_json(context, json))
-    paths = paths_of(files or [], golden)
+    paths, level = paths_of(files or [], golden), parse_level(accept)
     with Progress() as progress:
-        results = [Result.of(path, profile, progress) for path in paths]
+        results = [Result.of(path, profile, progress, accept=level) for path in paths]
     if wants_json(context, json):
         print_json([result.plain() for result in results])
     else:
@@ -76,7 +78,7 @@ def paths_of(files: list[Path], folder: Path | None) -> tuple[Path, ...]:
     return found
 
 
-def profile_for(golden: Golden, explicit: Path | None) -> Profile:
+def profile_for(golden: Golden, explicit: Path | None, accept: Level) -> Profile:
     """The profile of the card and library that the bytes come from.
 
     Raises:
@@ -86,7 +88,7 @@ def profile_for(golden: Golden, explicit: Path | None) -> Profile:
     from gemmdesc.profiles import find_profile, profile_folders
 
     where = golden.provenance
-    found = find_profile(where.device, where.library, profile_folders(explicit))
+    found = find_profile(where.device, where.library, profile_folders(explicit), accept=accept)
     if isinstance(found, Declined):
         raise DeclinedError(found)
     return found
@@ -101,19 +103,26 @@ class Result:
     replayed: tuple[tuple[GoldenRecord, Replayed], ...]
 
     @classmethod
-    def of(cls, path: Path, profile: Path | None, progress: Progress, most: int | None = None) -> Result:
+    def of(
+        cls,
+        path: Path,
+        profile: Path | None,
+        progress: Progress,
+        most: int | None = None,
+        accept: Level | None = None,
+    ) -> Result:
         """Replay ``path``, or ``most`` of its records spread over it."""
         from gemmdesc.golden import read_golden, replay_record
-        from gemmdesc.profiles import index_profile
+        from gemmdesc.profiles import Level, index_profile
 
-        golden = read_golden(path)
-        index = index_profile(profile_for(golden, profile))
+        golden, level = read_golden(path), accept or Level.VERIFIED
+        index = index_profile(profile_for(golden, profile, level))
         records = golden.records
         if most is not None and len(records) > most:
             records = tuple(records[i * len(records) // most] for i in range(most))
         done = []
         for number, record in enumerate(records, 1):
-            done.append((record, replay_record(record, index)))
+            done.append((record, replay_record(record, index, level)))
             progress.report(f"replay {path.name}", number, len(records))
         return cls(path=path, golden=golden, replayed=tuple(done))
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from gemmdesc.books import Book, Recording, Shape, ShapeDefaults
     from gemmdesc.books.recording import Recorded, Report
     from gemmdesc.library.interface import Library
-    from gemmdesc.profiles import Level
 
 #: The packaged list of layers of published models.
 NAMED = "named"
@@ -139,21 +138,6 @@ def asked_here(
         library, asked, settings, torch=version, command=command, date=date.today().isoformat(), recording=recording,
         report=report,
     )  # fmt: skip
-
-
-def accepted(text: str) -> Level:
-    """The level of ``--accept``.
-
-    Raises:
-        InvalidInputError: no level.
-    """
-    from gemmdesc.profiles import Level
-
-    try:
-        return Level(text)
-    except ValueError:
-        known = ", ".join(level.value for level in Level)
-        raise InvalidInputError(f"accept must be one of {known} (got {text!r})") from None
 
 
 def book_title(book: Book) -> str:

@@ -16,7 +16,7 @@ from gemmdesc.ops.inputs import type_name
 from gemmdesc.ops.sides import checked, fresh, meta_of
 from gemmdesc.plan import Planner
 from gemmdesc.plan.planner import DEFAULT_SHARED_BYTES
-from gemmdesc.profiles import Level
+from gemmdesc.profiles import Level, parse_level
 from gemmdesc.routes import TensorMeta, address_alignment, route_mm
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _read(path: Path, changed: int, size: int) -> Book:
 
 
 def book_reader(
-    book: Book | str | Path, profiles: str | Path | None = None, accept: Level = Level.VERIFIED
+    book: Book | str | Path, profiles: str | Path | None = None, accept: Level | str = Level.VERIFIED
 ) -> BookReader:
     """The reader of ``book`` with the profile of its card and release, found as :func:`matmul` finds one.
 
@@ -59,7 +59,7 @@ def book_reader(
         BookError: as :func:`opened_book`.
         ProfileError: the profile that should apply is broken.
     """
-    return _reader(opened_book(book), None if profiles is None else Path(profiles), accept)
+    return _reader(opened_book(book), None if profiles is None else Path(profiles), parse_level(accept))
 
 
 @lru_cache(maxsize=_KEPT)
@@ -71,7 +71,7 @@ def book_planner(
     book: Book | str | Path,
     device_index: int | None = None,
     profiles: str | Path | None = None,
-    accept: Level = Level.VERIFIED,
+    accept: Level | str = Level.VERIFIED,
 ) -> Planner:
     """The planner that follows ``book``; give it to :func:`gemmdesc.ops.run` with a plan of the book.
 

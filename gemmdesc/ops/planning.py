@@ -15,6 +15,7 @@ from gemmdesc.ops.defaults import chosen_planner
 from gemmdesc.ops.products import launch_plan
 from gemmdesc.ops.sides import as_dtype, autocast_decline, meta_of, stated_sides, tensor_sides
 from gemmdesc.plan import Explanation, Plan, Planner, explain_outcome
+from gemmdesc.profiles import Level
 from gemmdesc.routes import TensorMeta
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def plan(
     profiles: str | Path | None = None,
     planner: Planner | None = None,
     book: Book | str | Path | None = None,
+    accept: Level | str = Level.VERIFIED,
 ) -> Plan | Declined:
     """What ``matmul(a, b)`` would do, under torch's settings at this moment; nothing is computed or allocated.
 
@@ -46,6 +48,7 @@ def plan(
         profiles: as :func:`matmul`.
         planner: as :func:`matmul`.
         book: as :func:`matmul`; tensors may then be on a CPU, and without a GPU the kernel is one for the book's card.
+        accept: as :func:`matmul`.
 
     Declines where :func:`matmul` does, and for an empty product, which needs no plan.
 
@@ -56,7 +59,7 @@ def plan(
         BookError: the book's file is none, or not whole.
         CaptureError: a CUDA graph is being captured, and the plan was not made before.
     """
-    _, sides, chosen = _asked(a, b, out, out_dtype, dtype, device_index, profiles, planner, book)
+    _, sides, chosen = _asked(a, b, out, out_dtype, dtype, device_index, profiles, planner, book, accept)
     return _plan(chosen, sides, fresh=out is None, book=book)
 
 
@@ -71,12 +74,13 @@ def explain(
     profiles: str | Path | None = None,
     planner: Planner | None = None,
     book: Book | str | Path | None = None,
+    accept: Level | str = Level.VERIFIED,
 ) -> Explanation:
     """:func:`plan` in words: the library's kernels and answer, the order, how it is known, a lost tail, our kernel.
 
     Takes and raises what :func:`plan` does; a decline is explained, too.
     """
-    sizes, sides, chosen = _asked(a, b, out, out_dtype, dtype, device_index, profiles, planner, book)
+    sizes, sides, chosen = _asked(a, b, out, out_dtype, dtype, device_index, profiles, planner, book, accept)
     return explain_outcome(sizes, _plan(chosen, sides, fresh=out is None, book=book), chosen.library, chosen.device)
 
 
@@ -94,6 +98,7 @@ def _asked(
     profiles: str | Path | None,
     planner: Planner | None,
     book: Book | str | Path | None,
+    accept: Level | str,
 ) -> tuple[Sizes, Sides, Planner]:
     import torch
 
@@ -107,8 +112,8 @@ def _asked(
         sides = stated_sides(a, b, out, dtype, out_dtype)
     if book is not None:
         require_no_planner(planner)
-        return (sides[0].shape, sides[1].shape), sides, book_planner(book, device_index, profiles)
-    return (sides[0].shape, sides[1].shape), sides, chosen_planner(device_index, profiles, planner)
+        return (sides[0].shape, sides[1].shape), sides, book_planner(book, device_index, profiles, accept)
+    return (sides[0].shape, sides[1].shape), sides, chosen_planner(device_index, profiles, planner, accept)
 
 
 def _plan(planner: Planner, sides: Sides, *, fresh: bool, book: Book | str | Path | None) -> Plan | Declined:

@@ -13,6 +13,7 @@ from gemmdesc.ops.defaults import chosen_planner
 from gemmdesc.ops.inputs import check_on_gpu
 from gemmdesc.ops.sides import as_dtype, autocast_decline, checked, meta_of
 from gemmdesc.plan import CaptureError, Plan, Planner, mm_meta
+from gemmdesc.profiles import Level
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +31,7 @@ def matmul(
     profiles: str | Path | None = None,
     planner: Planner | None = None,
     book: Book | str | Path | None = None,
+    accept: Level | str = Level.VERIFIED,
 ) -> torch.Tensor:
     """``a`` (m, k) times ``b`` (k, n): the bytes that ``torch.mm`` gives for this very call, from our own kernel.
 
@@ -49,6 +51,8 @@ def matmul(
         planner: instead of the process's default one, see :func:`gemmdesc.ops.default_planner`.
         book: a book, or its file: the bytes are then those of the card and library that the book was recorded with,
             under its settings; no library is asked, and tensors on a CPU are multiplied there, by the replay.
+        accept: the weakest evidence that a rule may have; ``"published"`` takes what others have published of cards
+            that were not measured.
 
     Where m, n or k is 0 the result is empty or zero, as in torch, and no library is asked.
 
@@ -63,13 +67,13 @@ def matmul(
     import torch
 
     if book is not None:
-        return _from_book(a, b, out, out_dtype, on_decline, profiles, planner, book)
+        return _from_book(a, b, out, out_dtype, on_decline, profiles, planner, book, accept)
     if on_decline not in _POLICIES:
         raise InvalidInputError(f"on_decline must be {' or '.join(map(repr, _POLICIES))} (got {on_decline!r})")
     dtype = checked(a, b, out, out_dtype)
     if not (a.numel() and b.numel()) and _autocast(a, out, dtype) is None:
         return torch.zeros(_shape(a, b), dtype=dtype, device=a.device) if out is None else out.zero_()
-    chosen = chosen_planner(a.device.index, profiles, planner)
+    chosen = chosen_planner(a.device.index, profiles, planner, accept)
     with torch.cuda.device(a.device):
         captured = torch.cuda.is_current_stream_capturing()
         return multiply(chosen, a, b, out, dtype, on_decline=on_decline, captured=captured)
@@ -84,6 +88,7 @@ def _from_book(
     profiles: str | Path | None,
     planner: Planner | None,
     book: Book | str | Path,
+    accept: Level | str,
 ) -> torch.Tensor:
     """:func:`matmul` with the answers of a book."""
     import torch
@@ -96,12 +101,12 @@ def _from_book(
         return torch.zeros(_shape(a, b), dtype=dtype, device=a.device) if out is None else out.zero_()
     if a.device.type == "cpu":
         target = torch.empty(_shape(a, b), dtype=dtype) if out is None else out
-        replay_on_cpu(book_reader(book, profiles), a, b, target)
+        replay_on_cpu(book_reader(book, profiles, accept), a, b, target)
         if out is not None:
             _note_write(out)
         return target
     check_on_gpu("a", a)
-    chosen, settings = book_planner(book, a.device.index, profiles), opened_book(book).settings
+    chosen, settings = book_planner(book, a.device.index, profiles, accept), opened_book(book).settings
     with torch.cuda.device(a.device):
         captured = torch.cuda.is_current_stream_capturing()
         return multiply(chosen, a, b, out, dtype, on_decline=on_decline, captured=captured, settings=settings)

@@ -23,6 +23,8 @@ from gemmdesc.profiles.lookup import (
     profile_folders,
     user_folder,
 )
+from gemmdesc.profiles.promotion import Compared, promoted
+from gemmdesc.profiles.published import left_out, published_profiles, published_rows
 from gemmdesc.profiles.schema import (
     SCHEMA_VERSION,
     DeclineOutcome,
@@ -39,6 +41,7 @@ from gemmdesc.profiles.schema import (
     RuleOutcome,
     Scan,
     family_of,
+    parse_level,
     project,
 )
 from gemmdesc.profiles.store import profile_digest, profile_path, read_profile, write_profile, write_table
@@ -48,6 +51,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "Change",
     "ChangeKind",
+    "Compared",
     "DeclineOutcome",
     "Difference",
     "Evidence",
@@ -73,15 +77,20 @@ __all__ = [
     "find_profile",
     "has_numeric_change",
     "index_profile",
+    "left_out",
     "lookup",
     "matching_rows",
     "packaged_folder",
+    "parse_level",
     "probe_command",
     "profile_digest",
     "profile_folders",
     "profile_path",
     "profile_text",
     "project",
+    "promoted",
+    "published_profiles",
+    "published_rows",
     "read_profile",
     "rule_differences",
     "user_folder",
