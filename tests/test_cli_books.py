@@ -14,6 +14,7 @@ from gemmdesc.books import Shape, read_book
 from gemmdesc.cli import app
 from gemmdesc.dtypes import DType
 from gemmdesc.problem import AlgoConfig, GemmProblem, Refused
+from gemmdesc.profiles import published_profiles
 from tests.book_samples import HIDDEN, SEED, SHAPES, book_of, put, release
 from tests.test_lint import rule
 
@@ -272,3 +273,15 @@ def test_diff_needs_both_or_none_and_fitting_books(listed: Path) -> None:
     assert result.exit_code == 2
     assert "book must be of the profile's" in result.stderr
     assert DType.FLOAT16.value not in result.stdout
+
+
+def test_published_tables_are_chosen_only_by_name(own_folders: Path) -> None:
+    """They lie beside the profile that was measured, which stays the one that is meant."""
+    put(own_folders, release()[1])
+    for profile in published_profiles():
+        put(own_folders, profile)
+    assert run("show").exit_code == 0
+    assert "0.0.5" in run("show").stdout
+    shown = run("show", "--arch", "sm_103")
+    assert shown.exit_code == 0
+    assert "published" in shown.stdout

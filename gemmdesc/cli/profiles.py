@@ -48,17 +48,21 @@ def show(
 def choose_profile(arch: str | None, release: str | None) -> Path:
     """The only profile in the usual folders for ``arch`` and ``release``; without both, the one that applies here.
 
+    Published tables are chosen only where ``arch`` or ``release`` asks for them.
+
     Raises:
         ProfileError: none fits, or several do.
     """
     from gemmdesc.errors import ProfileError
-    from gemmdesc.profiles import profile_folders
+    from gemmdesc.profiles import is_published, profile_folders, read_profile
 
     paths = [p for folder in profile_folders() if folder.is_dir() for p in sorted(folder.glob("*/cublaslt-*.parquet"))]
     if arch is None and release is None:
         applying = _applying()
         if applying is not None:
             return applying
+        if len(paths) > 1:
+            paths = [p for p in paths if not is_published(read_profile(p))]
     fitting = [
         p
         for p in paths

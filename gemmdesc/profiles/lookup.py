@@ -104,7 +104,7 @@ def find_profile(
         if objection is None:
             return profile
         same = replace(library, build_id="", sha256="published")
-        if _is_published(profile) and _objection(_as_build(profile, same), device, same) is None:
+        if is_published(profile) and _objection(_as_build(profile, same), device, same) is None:
             published.append(profile)
             objection = f"any build of {profile.library.version}, from published tables; {HOW_TO_ACCEPT}"
         objections.append(f"{path} is for {objection}")
@@ -122,7 +122,7 @@ def find_profile(
     return Declined(code="no_profile", reason=reason)
 
 
-def _is_published(profile: Profile) -> bool:
+def is_published(profile: Profile) -> bool:
     """Whether it names no build, and rests on nothing that was measured."""
     library = profile.library
     levels = {row.evidence.level for row in profile.rows}

@@ -20,8 +20,10 @@ from gemmdesc.profiles.schema import (
     RuleOutcome,
 )
 
-#: Fewer distinct problems do not verify a row.
+#: Fewer distinct problems do not verify a row, and a problem with fewer draws is none of them: results of 16 bits hide
+#: most of what a wrong grouping changes.
 FEWEST_PROBLEMS = 8
+FEWEST_DRAWS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +49,9 @@ def promoted(
 ) -> Profile:
     """``profile`` as it stands after comparisons on ``device`` with ``library``, to which it then belongs.
 
-    A row below ``verified`` that was equal on all draws of ``fewest`` problems or more becomes verified, with these as
-    its evidence; one that differed on any draw declines (``no_rule``) and names the problem.  Every other row stays as
-    it is.
+    A row below ``verified`` that was equal on all draws, ``FEWEST_DRAWS`` or more on each of ``fewest`` problems,
+    becomes verified, with these as its evidence; one that differed on any draw declines (``no_rule``) and names the
+    problem.  Every other row stays as it is.
     """
     index, met = index_profile(profile), dict[RowKey, list[Compared]]()
     for one in compared:
@@ -72,7 +74,7 @@ def _held(row: ProfileRow, compared: list[Compared], fewest: int) -> ProfileRow:
         )
         outcome = DeclineOutcome(declined=Declined(code="no_rule", reason=reason))
         return replace(row, outcome=outcome, evidence=replace(_evidence(compared), level=Level.OBSERVED))
-    problems = {one.problem for one in compared}
+    problems = {one.problem for one in compared if one.equal >= FEWEST_DRAWS}
     if len(problems) < fewest:
         return row
     return replace(row, evidence=_evidence(compared))
