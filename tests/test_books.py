@@ -19,6 +19,7 @@ from gemmdesc.books import (
     ShapeDefaults,
     book_digest,
     grid_shapes,
+    merged_books,
     module_shapes,
     open_reader,
     read_book,
@@ -306,6 +307,26 @@ def test_a_book_is_bound_to_its_card_and_release() -> None:
         require_book(stripped, LIBRARY.device, replace(stripped.library, sha256="b"), "the profile")
     with pytest.raises(BookError, match="the profile's card"):
         BookReader(BOOK, replace(PROFILE, device=other))
+
+
+def test_parts_are_merged() -> None:
+    first = replace(BOOK, entries=BOOK.entries[:3])
+    bare = book_of(LIBRARY, check=False)
+    whole = merged_books([bare, first])
+    assert {e.problem for e in whole.entries} == {e.problem for e in BOOK.entries}
+    assert sum(e.check is not None for e in whole.entries) == 3
+    assert [e.check is not None for e in merged_books([BOOK, bare]).entries] == [True] * len(SHAPES)
+    with pytest.raises(InvalidInputError, match="one part"):
+        merged_books([])
+    with pytest.raises(BookError, match="torch settings"):
+        merged_books([BOOK, book_of(LIBRARY, settings=TorchSettings(workspace_bytes=1))])
+    with pytest.raises(BookError, match="the other parts' cuBLASLt"):
+        merged_books([BOOK, book_of(release(9)[0])])
+    entry = BOOK.entries[0]
+    assert isinstance(entry.answer, AlgoConfig)
+    other = replace(BOOK, entries=(replace(entry, answer=replace(entry.answer, tile_id=99)),))
+    with pytest.raises(BookError, match="answer"):
+        merged_books([BOOK, other])
 
 
 # --- following it -----------------------------------------------------------------------------------------------------

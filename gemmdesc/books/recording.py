@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gemmdesc.books.schema import Book, Check, Entry, check_operands
 from gemmdesc.books.shapes import Shape
-from gemmdesc.errors import Declined
+from gemmdesc.books.store import require_book
+from gemmdesc.errors import BookError, Declined, InvalidInputError
 from gemmdesc.library.interface import Library, Window
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.operands import Family
@@ -79,6 +80,31 @@ def record_book(
         entries=tuple(entries.values()),
     )  # fmt: skip
     return Recorded(book=book, declined=tuple(declined))
+
+
+def merged_books(books: Sequence[Book]) -> Book:
+    """One book of parts that were recorded alike; of two entries of one problem, the one that holds bytes.
+
+    ``command`` and ``date`` are those of the last part.
+
+    Raises:
+        InvalidInputError: there is no part.
+        BookError: the parts are of other cards, builds or torch settings, or disagree on an answer.
+    """
+    if not books:
+        raise InvalidInputError("books must hold one part at least (got none)")
+    last, entries = books[-1], dict[GemmProblem, Entry]()
+    for book in books:
+        require_book(book, last.device, last.library, "the other parts")
+        if book.settings != last.settings:
+            raise BookError(f"book must be of the other parts' torch settings {last.settings} (got {book.settings})")
+        for entry in book.entries:
+            known = entries.get(entry.problem)
+            if known is not None and known.answer != entry.answer:
+                raise BookError(f"book must give the other parts' answer to {entry} (got {entry.answer})")
+            if known is None or known.check is None:
+                entries[entry.problem] = entry
+    return replace(last, entries=tuple(entries.values()))
 
 
 def entry_of(library: Library, problem: GemmProblem, recording: Recording) -> Entry:

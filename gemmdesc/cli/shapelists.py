@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -125,6 +125,7 @@ def asked_here(
 
     from gemmdesc.books import record_book
     from gemmdesc.cli.libraries import Opener
+    from gemmdesc.library.identity import with_digest
     from gemmdesc.library.torch_settings import TorchSettings, read_settings
 
     opener = Opener(spec=spec)
@@ -134,10 +135,15 @@ def asked_here(
         import torch
 
         settings, version = read_settings(library.device.sm), str(torch.__version__)
-    return record_book(
+    recorded = record_book(
         library, asked, settings, torch=version, command=command, date=date.today().isoformat(), recording=recording,
         report=report,
     )  # fmt: skip
+    if opener.simulated:
+        return recorded
+    # The file's digest is provenance, and all that tells a library without a build-id from others.
+    book = recorded.book
+    return replace(recorded, book=replace(book, library=with_digest(book.library)))
 
 
 def book_title(book: Book) -> str:
