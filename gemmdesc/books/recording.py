@@ -95,7 +95,7 @@ def merged_books(books: Sequence[Book]) -> Book:
         raise InvalidInputError("books must hold one part at least (got none)")
     last, entries = books[-1], dict[GemmProblem, Entry]()
     for book in books:
-        require_book(book, last.device, last.library, "the other parts")
+        require_book(book, last.device, last.library, "the last part")
         if book.settings != last.settings:
             raise BookError(f"book must be of the other parts' torch settings {last.settings} (got {book.settings})")
         for entry in book.entries:
