@@ -22,9 +22,9 @@ ORDER = (
     (("schedule", "text", "normal_form", "expressions", "problem", "plain", "rule"),),
     (("arithmetic", "operands", "rivals", "mutants"),),
     (("library",), ("profiles",), ("kernels",), ("equivalence",)),
-    (("plan", "routes"), ("probe",)),
+    (("plan", "routes", "books"), ("probe",)),
     (("ops", "reduce", "numerics"),),
-    (("verification", "golden"),),
+    (("verification", "golden", "lint", "reports"),),
     (("cli",),),
     (("__main__",),),
 )
