@@ -2,12 +2,14 @@
 
 Arrays of a format that NumPy lacks travel as unsigned integers holding the bit patterns.  Conversions follow
 NVIDIA's ``cvt.rn``: round to nearest, ties to even, subnormals kept, overflow to infinity, and any NaN to the
-format's canonical NaN (0x7fff for float16 and bfloat16, 0x7fffffff for float32).
+format's canonical NaN (0x7fff for float16 and bfloat16, 0x7fffffff for float32).  To 8-bit formats there is
+``cvt.rn.satfinite`` only: what lies beyond the largest finite value becomes that, infinity too, and a NaN is 0x7f.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,15 @@ from gemmdesc.errors import InvalidInputError
 
 Bits = npt.NDArray[np.unsignedinteger]
 
-_CANONICAL_NAN = {DType.FLOAT16: 0x7FFF, DType.BFLOAT16: 0x7FFF, DType.FLOAT32: 0x7FFFFFFF}
+_CANONICAL_NAN = {
+    DType.FLOAT16: 0x7FFF,
+    DType.BFLOAT16: 0x7FFF,
+    DType.FLOAT32: 0x7FFFFFFF,
+    DType.FLOAT8_E4M3FN: 0x7F,
+    DType.FLOAT8_E5M2: 0x7F,
+}
+#: The largest finite pattern of the 8-bit formats.
+_LARGEST = {DType.FLOAT8_E4M3FN: 0x7E, DType.FLOAT8_E5M2: 0x7B}
 
 
 def bits_dtype(dtype: DType) -> np.dtype[np.unsignedinteger]:
@@ -26,10 +36,10 @@ def bits_dtype(dtype: DType) -> np.dtype[np.unsignedinteger]:
 
 
 def to_float32(bits: Bits, dtype: DType) -> npt.NDArray[np.float32]:
-    """Exact float32 values of float16, bfloat16 or float32 bit patterns, any shape.
+    """Exact float32 values of float16, bfloat16, float32 or 8-bit float patterns, any shape.
 
     Raises:
-        InvalidInputError: ``dtype`` is not one of those three.
+        InvalidInputError: ``dtype`` is not one of those.
     """
     if dtype is DType.FLOAT16:
         with np.errstate(invalid="ignore"):
@@ -38,14 +48,16 @@ def to_float32(bits: Bits, dtype: DType) -> npt.NDArray[np.float32]:
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     if dtype is DType.FLOAT32:
         return bits.astype(np.uint32).view(np.float32)
-    raise InvalidInputError(f"dtype must be float16, bfloat16 or float32 (got {dtype.value})")
+    if dtype in _LARGEST:
+        return np.take(_values8(dtype), bits.astype(np.intp))
+    raise InvalidInputError(f"dtype must be float16, bfloat16, float32 or an 8-bit float (got {dtype.value})")
 
 
 def from_float32(values: npt.ArrayLike, dtype: DType) -> Bits:
     """Bit patterns of float32 ``values`` rounded to ``dtype`` (nearest, ties to even), any shape.
 
     Raises:
-        InvalidInputError: ``dtype`` is not float16, bfloat16 or float32.
+        InvalidInputError: ``dtype`` is not float16, bfloat16, float32 or an 8-bit float.
     """
     x = np.asarray(values, dtype=np.float32)
     if dtype is DType.FLOAT16:
@@ -56,9 +68,39 @@ def from_float32(values: npt.ArrayLike, dtype: DType) -> Bits:
         out = ((u + 0x7FFF + ((u >> 16) & 1)) >> 16).astype(np.uint16)
     elif dtype is DType.FLOAT32:
         out = x.view(np.uint32)
+    elif dtype in _LARGEST:
+        out = _round8(x, dtype)
     else:
-        raise InvalidInputError(f"dtype must be float16, bfloat16 or float32 (got {dtype.value})")
+        raise InvalidInputError(f"dtype must be float16, bfloat16, float32 or an 8-bit float (got {dtype.value})")
     return np.where(np.isnan(x), np.asarray(_CANONICAL_NAN[dtype], dtype=bits_dtype(dtype)), out)
+
+
+@cache
+def _values8(dtype: DType) -> npt.NDArray[np.float32]:
+    """Float32 values of all 256 patterns of an 8-bit format."""
+    layout = dtype.format
+    magnitude = np.arange(128)
+    stored = magnitude >> layout.fraction_bits
+    fraction = magnitude & ((1 << layout.fraction_bits) - 1)
+    significand = fraction + np.where(stored > 0, 1 << layout.fraction_bits, 0)
+    exponent = np.maximum(stored, 1) - 1 + layout.min_exponent - layout.fraction_bits
+    values = np.ldexp(significand.astype(np.float64), exponent)
+    beyond = magnitude > _LARGEST[dtype]
+    values[beyond] = np.nan
+    if dtype is DType.FLOAT8_E5M2:
+        values[_LARGEST[dtype] + 1] = np.inf
+    return np.concatenate([values, -values]).astype(np.float32)
+
+
+def _round8(x: npt.NDArray[np.float32], dtype: DType) -> Bits:
+    layout, largest = dtype.format, _LARGEST[dtype]
+    values = _values8(dtype)[: largest + 1].astype(np.float64)
+    magnitude = np.minimum(np.abs(np.where(np.isnan(x), 0.0, x)).astype(np.float64), values[-1])
+    exponent = np.maximum(np.frexp(magnitude)[1] - 1, layout.min_exponent) - layout.fraction_bits
+    rounded = np.ldexp(np.rint(np.ldexp(magnitude, -exponent)), exponent)
+    pattern = np.searchsorted(values, np.minimum(rounded, values[-1]))
+    signed: Bits = (pattern | np.where(np.signbit(x), 0x80, 0)).astype(np.uint8)
+    return signed
 
 
 @dataclass(frozen=True, kw_only=True)

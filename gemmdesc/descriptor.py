@@ -8,17 +8,17 @@ rounded to the output type.  After paper 000 (arXiv 2609.11356), sections 3.2 an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
-from typing import Any, get_args
+from typing import get_args
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import DescriptorError
 
 #: Marks an integer field that a rule may give as an expression in the problem and the answer.
 VARIABLE = {"variable": True}
+#: Marks a field that the text and JSON forms leave out where it has its default.
+OPTIONAL = {"optional": True}
 
 
 class Short(Enum):
@@ -36,10 +36,11 @@ class Start(Enum):
 
 
 class Rounding(Enum):
-    """Rounding of a step's exact or aligned sum to the accumulator: toward zero, or to nearest with ties to even."""
+    """Toward zero, or to nearest with ties to even or away from zero."""
 
     TOWARD_ZERO = "toward_zero"
     NEAREST_EVEN = "nearest_even"
+    NEAREST_AWAY = "nearest_away"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,21 +67,35 @@ class Strided:
         _at_least("strided.unit", self.unit, 1)
 
 
+Layout = Contiguous | Strided
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cut:
     """One level of the nest: how k is dealt to parts, and how the parts' sums are folded, ascending.
 
     Each part's sum is rounded to ``partial_dtype`` when it is stored; the running sum is rounded to ``merge_dtype``
-    after every addition (each addition is one float32 addition, round to nearest even, before that).
+    after every addition (each addition is one float32 addition, round to nearest even, before that).  ``open_end``: but
+    not after the last one, whose sum goes on in float32: what a kernel does that adds the last part and what follows
+    the sum at once.
+
+    ``fold``: layouts, outermost first, that deal the parts themselves to groups, as cuts deal k; the parts of an
+    innermost group are folded as one ascending chain, and so are the groups of each layout.  Empty: one chain.
     """
 
-    layout: Contiguous | Strided
+    layout: Layout
     partial_dtype: DType
     merge_dtype: DType
     start: Start
+    open_end: bool = field(default=False, metadata=OPTIONAL)
+    fold: tuple[Layout, ...] = field(default=(), metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
+        _instance("cut.open_end", self.open_end, bool)
         _instance("cut.layout", self.layout, Contiguous, Strided)
+        _instance("cut.fold", self.fold, tuple)
+        for i, layout in enumerate(self.fold):
+            _instance(f"cut.fold.{i}", layout, Contiguous, Strided)
         _instance("cut.start", self.start, Start)
         for name in ("partial_dtype", "merge_dtype"):
             if getattr(self, name) not in (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16):
@@ -124,6 +139,8 @@ class FusedDot:
         _at_least("fused_dot.fraction_bits", self.fraction_bits, 1)
         _at_least("fused_dot.output_bits", self.output_bits, 1)
         _instance("fused_dot.rounding", self.rounding, Rounding)
+        if self.rounding not in (Rounding.TOWARD_ZERO, Rounding.NEAREST_EVEN):
+            raise DescriptorError(f"fused_dot.rounding must be toward_zero or nearest_even (got {self.rounding})")
         _integer("fused_dot.zero_exponent", self.zero_exponent)
         if self.accumulator_dtype not in (DType.FLOAT32, DType.FLOAT16):
             raise DescriptorError(
@@ -170,8 +187,24 @@ class Accumulator:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OperandCast:
+    """A float32 operand as a matrix instruction takes it: each element rounded to ``dtype``, which is tfloat32."""
+
+    dtype: DType
+    rounding: Rounding
+
+    def __post_init__(self) -> None:
+        if self.dtype is not DType.TFLOAT32:
+            raise DescriptorError(f"operand_cast.dtype must be tfloat32 (got {self.dtype})")
+        _instance("operand_cast.rounding", self.rounding, Rounding)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Multiply by alpha, one float32 rounding."""
+    """Multiply by alpha, one float32 rounding.
+
+    The scales of 8-bit operands are part of alpha: their product is formed in float32, then times alpha proper.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +237,12 @@ class CastTo:
         _instance("cast_to.dtype", self.dtype, DType)
 
 
-EpilogueStep = Scale | AddC | AddBias | Relu | CastTo
+@dataclass(frozen=True, kw_only=True)
+class ScaleOutput:
+    """Multiply by the scale of an 8-bit output, one float32 rounding."""
+
+
+EpilogueStep = Scale | AddC | AddBias | Relu | CastTo | ScaleOutput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +250,8 @@ class GEMMDesc:
     """What fixes the bits of D = A B for one inner size.
 
     ``summed_k`` is how many k, counted from 0, enter the sum at all: the inner size, or less where the library loses
-    a tail.  ``cuts`` are outermost first.  After the epilogue the value is rounded to ``output_dtype``, nearest even.
+    a tail.  ``cuts`` are outermost first.  ``a_cast``, ``b_cast``: how float32 elements are rounded before they are
+    multiplied (None: not at all).  After the epilogue the value is rounded to ``output_dtype``, nearest even.
 
     Raises:
         DescriptorError: a field is out of range; the message starts with its name.
@@ -225,6 +264,8 @@ class GEMMDesc:
     cuts: tuple[Cut, ...]
     accumulator: Accumulator
     epilogue: tuple[EpilogueStep, ...] = ()
+    a_cast: OperandCast | None = field(default=None, metadata=OPTIONAL)
+    b_cast: OperandCast | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         for name in ("a_dtype", "b_dtype", "output_dtype"):
@@ -235,6 +276,11 @@ class GEMMDesc:
             _instance(name, getattr(self, name), tuple)
             for i, item in enumerate(getattr(self, name)):
                 _instance(f"{name}.{i}", item, *kinds)
+        for name, dtype in (("a", self.a_dtype), ("b", self.b_dtype)):
+            cast = getattr(self, f"{name}_cast")
+            if cast is not None and dtype is not DType.FLOAT32:
+                raise DescriptorError(f"{name}_cast must cast float32 elements (got {dtype.value})")
+            _instance(f"{name}_cast", cast, OperandCast, type(None))
 
 
 def _instance(name: str, value: object, *kinds: type) -> None:
@@ -250,64 +296,3 @@ def _integer(name: str, value: object) -> None:
 def _at_least(name: str, value: int, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise DescriptorError(f"{name} must be an integer of at least {least} (got {value!r})")
-
-
-def variable_fields(desc: GEMMDesc) -> dict[str, int]:
-    """The integers of ``desc`` that may depend on the problem, by path (``cuts.0.layout.span``), in field order."""
-    found: dict[str, int] = {}
-
-    def visit(value: Any, path: str) -> None:
-        if isinstance(value, tuple):
-            for i, item in enumerate(value):
-                visit(item, f"{path}.{i}")
-        elif is_dataclass(value) and not isinstance(value, type):
-            for name, variable in _fields(type(value)):
-                child = f"{path}.{name}" if path else name
-                if variable:
-                    found[child.lstrip(".")] = getattr(value, name)
-                else:
-                    visit(getattr(value, name), child)
-
-    visit(desc, "")
-    return found
-
-
-@lru_cache
-def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
-    """The names of a dataclass's fields, and whether each is a variable integer."""
-    return tuple((f.name, bool(f.metadata.get("variable"))) for f in fields(kind))
-
-
-def with_variables(desc: GEMMDesc, values: Mapping[str, int]) -> GEMMDesc:
-    """``desc`` with the integers at the given paths replaced.
-
-    Raises:
-        DescriptorError: a path names no variable field of ``desc``, or a value is out of range.
-    """
-    unknown = set(values) - set(variable_fields(desc))
-    if unknown:
-        raise DescriptorError(f"path must name a variable field of the descriptor (got {sorted(unknown)})")
-
-    def rebuild(value: Any, path: str) -> Any:
-        """``value`` itself where nothing in it changes: rules are evaluated by the million."""
-        if isinstance(value, tuple):
-            items = tuple(rebuild(item, f"{path}.{i}") for i, item in enumerate(value))
-            return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
-        if not is_dataclass(value) or isinstance(value, type):
-            return value
-        changed = {}
-        for name, variable in _fields(type(value)):
-            child = f"{path}.{name}" if path else name
-            old = getattr(value, name)
-            new = values.get(child, old) if variable else rebuild(old, child)
-            if new is not old:
-                changed[name] = new
-        return replace(value, **changed) if changed else value
-
-    rebuilt: GEMMDesc = rebuild(desc, "")
-    return rebuilt
-
-
-def map_variables(desc: GEMMDesc, change: Callable[[str, int], int]) -> GEMMDesc:
-    """``desc`` with every variable integer passed through ``change(path, value)``."""
-    return with_variables(desc, {p: change(p, v) for p, v in variable_fields(desc).items()})

@@ -11,6 +11,7 @@ from gemmdesc.descriptor import (
     GEMMDesc,
     ResidueFirst,
     ResidueLast,
+    Rounding,
     ScalarStep,
     Short,
     Start,
@@ -27,8 +28,8 @@ _TURNS = 5
 class Mutant:
     """``kind`` names what was changed, ``change`` also how.
 
-    The kind is one of chunk, lanes, residue, partial_type, merge_type, instruction_k, start, slice_order, tail and
-    fused.
+    The kind is one of chunk, lanes, fold, residue, partial_type, merge_type, instruction_k, start, slice_order, tail,
+    fused and operand_cast.
     """
 
     kind: str
@@ -44,12 +45,23 @@ def mutants(desc: GEMMDesc, k: int) -> tuple[Mutant, ...]:
 
 def _all(desc: GEMMDesc, k: int) -> Iterator[Mutant]:
     yield from _leaf_mutants(desc)
+    yield from _cast_mutants(desc)
     if desc.summed_k < k:
         yield Mutant(kind="tail", change="tail", desc=replace(desc, summed_k=k))
     for i, cut in enumerate(desc.cuts):
         for kind, how, other in _cut_mutants(cut, desc.output_dtype):
             cuts = (*desc.cuts[:i], other, *desc.cuts[i + 1 :])
             yield Mutant(kind=kind, change=f"cuts.{i}.{kind}={how}", desc=replace(desc, cuts=cuts))
+
+
+def _cast_mutants(desc: GEMMDesc) -> Iterator[Mutant]:
+    """Operands that are cast to tfloat32, cast with the other roundings."""
+    for name in ("a_cast", "b_cast"):
+        cast = getattr(desc, name)
+        for rounding in Rounding if cast is not None else ():
+            if rounding is not cast.rounding:
+                other = replace(desc, **{name: replace(cast, rounding=rounding)})
+                yield Mutant(kind="operand_cast", change=f"{name}={rounding.value}", desc=other)
 
 
 def _leaf_mutants(desc: GEMMDesc) -> Iterator[Mutant]:
@@ -94,8 +106,23 @@ def _other_deals(layout: Strided) -> Iterator[Strided]:
             yield replace(layout, unit=unit)
 
 
+def _other_folds(cut: Cut) -> Iterator[tuple[str, str, Cut]]:
+    """One of the layouts that group the parts left out, or dealing them otherwise."""
+    for i, layout in enumerate(cut.fold):
+        before, after = cut.fold[:i], cut.fold[i + 1 :]
+        yield "fold", f"{i} left out", replace(cut, fold=(*before, *after))
+        if isinstance(layout, Strided):
+            for other in _other_deals(layout):
+                yield "fold", f"{i} {other.count}x{other.unit}", replace(cut, fold=(*before, other, *after))
+        else:
+            for span in dict.fromkeys((2 * layout.span, layout.span // 2, layout.span + 1)):
+                if span >= 1:
+                    other_span = replace(layout, span=span)
+                    yield "fold", f"{i} span {span}", replace(cut, fold=(*before, other_span, *after))
+
+
 def _cut_mutants(cut: Cut, output: DType) -> Iterator[tuple[str, str, Cut]]:
-    narrow = output if output is not DType.FLOAT32 else DType.FLOAT16
+    narrow = output if output in (DType.FLOAT16, DType.BFLOAT16) else DType.FLOAT16
     layout = cut.layout
     if isinstance(layout, Contiguous):
         grain = 64 if layout.span % 64 == 0 else 8
@@ -108,6 +135,7 @@ def _cut_mutants(cut: Cut, output: DType) -> Iterator[tuple[str, str, Cut]]:
     else:
         for changed in _other_deals(layout):
             yield "lanes", f"{changed.count}x{changed.unit}", replace(cut, layout=changed)
+    yield from _other_folds(cut)
     partial = narrow if cut.partial_dtype is DType.FLOAT32 else DType.FLOAT32
     yield "partial_type", partial.value, replace(cut, partial_dtype=partial)
     merge = narrow if cut.merge_dtype is DType.FLOAT32 else DType.FLOAT32

@@ -47,6 +47,7 @@ def normal_form(desc: GEMMDesc, k: int) -> NormalForm:
     schedule = make_schedule(desc, k)
     root = _fold(desc, schedule)
     parts = [b"gemm", desc.a_dtype.value.encode(), desc.b_dtype.value.encode()]
+    parts += [to_text(cast).encode() for cast in (desc.a_cast, desc.b_cast) if cast is not None]
     for step in desc.epilogue:
         if isinstance(step, CastTo):
             root = _round(root, step.dtype)
@@ -110,8 +111,12 @@ class _Leaves:
                 step = replace(step, zero_exponent=_HIDDEN)
         elif _product_exact(desc):
             step = replace(step, fused=True)
-        # A chain from +0.0 is never -0.0, as +0.0 plus anything is not; a fused step returns +0.0 for an exact zero.
-        self._negative_zero = isinstance(step, ScalarStep) and step.start is Start.FIRST
+        # A chain from +0.0 is never -0.0, as +0.0 plus anything is not, unless the sum is a tiny negative product that
+        # rounds to -0.0; a matrix step returns +0.0 for an exact zero.
+        wide = DType.FLOAT32.format
+        underflows = _lowest_product(desc) < wide.min_exponent - wide.fraction_bits
+        self._opens_negative = isinstance(step, ScalarStep) and step.start is Start.FIRST
+        self._negative_zero = self._opens_negative or (isinstance(step, ScalarStep) and step.fused and underflows)
         self._model = to_text(step).encode()
         self._schedule = schedule
         self._offsets = schedule.leaf_offsets.tolist()
@@ -124,7 +129,8 @@ class _Leaves:
     def node(self, leaf: int) -> _Node:
         begin, end = self._offsets[leaf], self._offsets[leaf + 1]
         if begin == end:
-            return _Node(_NOTHING_DIGEST if self._negative_zero else _EMPTY_DIGEST, self._dtype, self._negative_zero)
+            empty = _NOTHING_DIGEST if self._opens_negative else _EMPTY_DIGEST
+            return _Node(empty, self._dtype, self._opens_negative)
         digest = _hash(b"leaf", self._model, self._steps(leaf, begin, end), self._ks(leaf, begin, end))
         return _Node(digest, self._dtype, self._negative_zero)
 
@@ -163,12 +169,17 @@ def zero_exponent_shows(step: FusedDot, a_dtype: DType, b_dtype: DType) -> bool:
 def _product_exact(desc: GEMMDesc) -> bool:
     """Whether every product of two finite operands is a float32 value, so that fusing cannot be seen."""
     a, b, wide = desc.a_dtype.format, desc.b_dtype.format, DType.FLOAT32.format
-    lowest = a.min_exponent - a.fraction_bits + b.min_exponent - b.fraction_bits
     return (
         a.fraction_bits + b.fraction_bits + 1 <= wide.fraction_bits
         and a.max_exponent + b.max_exponent + 1 <= wide.max_exponent
-        and lowest >= wide.min_exponent - wide.fraction_bits
+        and _lowest_product(desc) >= wide.min_exponent - wide.fraction_bits
     )
+
+
+def _lowest_product(desc: GEMMDesc) -> int:
+    """The exponent of the smallest product of two non-zero operands."""
+    a, b = desc.a_dtype.format, desc.b_dtype.format
+    return a.min_exponent - a.fraction_bits + b.min_exponent - b.fraction_bits
 
 
 def _round(node: _Node, dtype: DType) -> _Node:

@@ -47,6 +47,8 @@ class Epilogue(Enum):
     GELU_BIAS = "gelu_bias"
 
 
+#: Epilogues that add a bias, which has one value for each row of D.
+BIASED = frozenset((Epilogue.BIAS, Epilogue.RELU_BIAS, Epilogue.GELU_BIAS))
 #: cuBLASLt is told alignments of at most this many bytes.
 MAX_ALIGNMENT_BYTES = 256
 #: What torch gives cuBLAS on sm_90 unless CUBLAS_WORKSPACE_CONFIG says otherwise.
@@ -55,12 +57,18 @@ DEFAULT_WORKSPACE_BYTES = 32 * 1024 * 1024
 ALL_REDUCTION_SCHEMES = 7
 
 
+def is_float8(dtype: DType) -> bool:
+    """Whether ``dtype`` is an 8-bit format, whose products take a scale for each operand."""
+    return dtype in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class GemmProblem:
     """All that cuBLASLt's heuristic may look at.
 
     ``a_alignment_bytes`` .. ``d_alignment_bytes``: the largest power of two, up to 256, that divides the address.
-    ``batch_count`` 1 means no batch; the strides are then 0.
+    ``batch_count`` 1 means no batch; the strides, in elements, are then 0.  Tensor scales of 8-bit types are no part of
+    it: products of such operands always take one for A and one for B, and an 8-bit D takes its own.
 
     Raises:
         InvalidInputError: a size, leading dimension or alignment that no such call can have.
@@ -127,6 +135,31 @@ class GemmProblem:
     @property
     def b_columns(self) -> int:
         return self.n if self.transb is Transpose.N else self.k
+
+    @property
+    def c_dtype(self) -> DType:
+        """C's type: D's, or float16 where D has 8 bits, as torch states such calls."""
+        return DType.FLOAT16 if is_float8(self.d_dtype) else self.d_dtype
+
+    @property
+    def bias_dtype(self) -> DType:
+        """The bias's type, which is C's."""
+        return self.c_dtype
+
+    @property
+    def a_outer(self) -> int:
+        """Rows of all op(A): m for each matrix of the batch; one matrix where the batch shares it (stride 0)."""
+        return self.m * (self.batch_count if self.a_batch_stride else 1)
+
+    @property
+    def b_outer(self) -> int:
+        """Columns of all op(B): n for each matrix of the batch; one matrix where the batch shares it (stride 0)."""
+        return self.n * (self.batch_count if self.b_batch_stride else 1)
+
+    @property
+    def d_outer(self) -> int:
+        """Rows of all D: m for each matrix of the batch."""
+        return self.m * self.batch_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,11 +286,14 @@ def environment(problem: GemmProblem, answer: AlgoConfig, launch: Launch | None)
     """The variables that a rule may use.
 
     ``m``, ``n``, ``k``; ``splitk_num`` (at least 1); ``transa`` and ``transb`` (1 for T, else 0); ``k_contiguous``, how
-    many of the two operands store neighbouring k side by side; and, if known, the first kernel's grid and block.
+    many of the two operands are stored along k by their flag; ``a_unit_k`` and ``b_unit_k``, 1 where neighbouring k of
+    the operand are neighbours in memory, be it only because its rows are one element apart; and, if known, the first
+    kernel's grid and block.
     """
     transa, transb = (int(t is Transpose.T) for t in (problem.transa, problem.transb))
     values = {"m": problem.m, "n": problem.n, "k": problem.k, "splitk_num": max(1, answer.splitk_num)}
     values |= {"transa": transa, "transb": transb, "k_contiguous": transa + 1 - transb}
+    values |= {"a_unit_k": int(transa == 1 or problem.lda == 1), "b_unit_k": int(transb == 0 or problem.ldb == 1)}
     if launch is not None and launch.kernels:
         kernel = launch.kernels[0]
         values |= {f"grid_{axis}": size for axis, size in zip("xyz", kernel.grid, strict=True)}

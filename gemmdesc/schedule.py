@@ -6,9 +6,10 @@ the descriptor's accumulator, in the steps that ``step_ends`` marks.  The replay
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from gemmdesc.descriptor import (
     Contiguous,
     Cut,
     GEMMDesc,
+    Layout,
     ResidueFirst,
     ResidueLast,
     Short,
@@ -59,8 +61,11 @@ class Schedule:
     stack_depth: int
 
 
+@lru_cache(maxsize=8)
 def make_schedule(desc: GEMMDesc, k: int) -> Schedule:
     """Spell ``desc`` out for an inner size of ``k``; the sum takes in min(k, ``desc.summed_k``) of them.
+
+    The last few are kept; their arrays must not be written to.
 
     Raises:
         InvalidInputError: ``k`` is negative.
@@ -69,13 +74,14 @@ def make_schedule(desc: GEMMDesc, k: int) -> Schedule:
         raise InvalidInputError(f"k must be at least 0 (got {k})")
     build = _Builder(desc)
     build.node(np.arange(min(k, desc.summed_k), dtype=np.int64), desc.cuts)
-    return build.finish(len(desc.cuts))
+    return build.finish(sum(1 + len(cut.fold) for cut in desc.cuts))
 
 
 def fold_levels(desc: GEMMDesc, k: int) -> tuple[Index, ...]:
-    """For every cut, outermost first, where each of its folds begins among the sums that it folds, and their number.
+    """For every level of folds, outermost first, where each fold begins among the sums that it folds, and their number.
 
-    The innermost cut folds the leaves of :func:`make_schedule`, in their order; every other one what the next folds to.
+    A cut has one level for each layout of its ``fold``, outermost first, and then one that folds the parts.  The
+    innermost level folds the leaves of :func:`make_schedule`, in their order; every other one what the next folds to.
 
     Raises:
         InvalidInputError: ``k`` is negative.
@@ -85,11 +91,23 @@ def fold_levels(desc: GEMMDesc, k: int) -> tuple[Index, ...]:
     nodes = [np.arange(min(k, desc.summed_k), dtype=np.int64)]
     found: list[Index] = []
     for cut in desc.cuts:
-        parts = [list(_parts(node, cut)) for node in nodes]
-        counts = np.array([len(p) for p in parts], dtype=np.int64)
-        found.append(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
-        nodes = [part for of in parts for part in of]
+        groups = [list(_parts(node, cut.layout)) for node in nodes]
+        for layout in cut.fold:
+            dealt = [_grouped(group, layout) for group in groups]
+            found.append(_offsets(dealt))
+            groups = [group for of in dealt for group in of]
+        groups = [group or [_EMPTY] for group in groups]
+        found.append(_offsets(groups))
+        nodes = [part for group in groups for part in group]
     return tuple(found)
+
+
+#: The one part of a group that no part falls into.
+_EMPTY = np.empty(0, dtype=np.int64)
+
+
+def _offsets(groups: Sequence[Sequence[object]]) -> Index:
+    return np.concatenate([[0], np.cumsum([len(group) for group in groups])]).astype(np.int64)
 
 
 class _Builder:
@@ -106,14 +124,35 @@ class _Builder:
             leaf = self._accumulator
             self._ends.append(step_ends(len(ks), leaf.instruction_k, leaf.residue))
             return
-        cut, inner = cuts[0], cuts[1:]
-        for j, part in enumerate(_parts(ks, cut)):
-            self.node(part, inner)
+        self._folded(list(_parts(ks, cuts[0].layout)), cuts[0].fold, cuts, open_end=cuts[0].open_end)
+
+    def _folded(
+        self, parts: list[Index], fold: tuple[Layout, ...], cuts: tuple[Cut, ...], *, open_end: bool
+    ) -> None:
+        """The fold of some parts of the first of ``cuts``, what is left of its own ``fold`` dealing them to groups.
+
+        ``open_end``: the last running sum is not rounded.
+        """
+        cut = cuts[0]
+        if fold:
+            groups = _grouped(parts, fold[0])
+            for j, group in enumerate(groups):
+                self._folded(group, fold[1:], cuts, open_end=False)
+                self._add(cut, j, rounded=not (open_end and j == len(groups) - 1))
+            return
+        present = parts or [_EMPTY]
+        for j, part in enumerate(present):
+            self.node(part, cuts[1:])
             self._round(cut.partial_dtype)
-            if j:
-                self._program.append((Op.ADD, 0))
-            elif cut.start is Start.ZERO:
-                self._program.append((Op.ADD_TO_ZERO, 0))
+            self._add(cut, j, rounded=not (open_end and j == len(present) - 1))
+
+    def _add(self, cut: Cut, place: int, *, rounded: bool) -> None:
+        """Add the sum just made to the running one, the first of which it may be."""
+        if place:
+            self._program.append((Op.ADD, 0))
+        elif cut.start is Start.ZERO:
+            self._program.append((Op.ADD_TO_ZERO, 0))
+        if rounded:
             self._round(cut.merge_dtype)
 
     def _round(self, dtype: DType) -> None:
@@ -135,9 +174,13 @@ class _Builder:
         )
 
 
-def _parts(ks: Index, cut: Cut) -> Iterator[Index]:
+def _grouped(parts: Sequence[Index], layout: Layout) -> list[list[Index]]:
+    """``parts`` dealt to groups."""
+    return [[parts[i] for i in group] for group in _parts(np.arange(len(parts), dtype=np.int64), layout)]
+
+
+def _parts(ks: Index, layout: Layout) -> Iterator[Index]:
     """The parts of ``ks`` in fold order.  An empty axis has one empty part, and ``Strided`` always has ``count``."""
-    layout = cut.layout
     match layout:
         case Contiguous(span=span, short=short):
             if len(ks) == 0:

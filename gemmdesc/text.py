@@ -1,6 +1,7 @@
 """Canonical text of descriptors and rules, and its way back.
 
-A value prints as ``tag(field=value, ...)`` with every field named, enumerations as bare words, tuples in square
+A value prints as ``tag(field=value, ...)`` with every field named (optional ones only where they are not at their
+default), enumerations as bare words, tuples in square
 brackets, and integers as themselves or, in a rule, as expressions.  The text parses as a Python expression; reading
 it uses :mod:`ast` and never evaluates anything.
 """
@@ -33,6 +34,8 @@ _TAGS: dict[str, type] = {
     "add_bias": d.AddBias,
     "relu": d.Relu,
     "cast_to": d.CastTo,
+    "scale_output": d.ScaleOutput,
+    "operand_cast": d.OperandCast,
 }
 _NAMES = {cls: tag for tag, cls in _TAGS.items()}
 _ENUMS: tuple[type[Enum], ...] = (DType, d.Short, d.Start, d.Rounding)
@@ -67,10 +70,15 @@ def _print(value: Any, path: str, expressions: Mapping[str, str]) -> str:
         items = (_print(v, f"{path}.{i}", expressions) for i, v in enumerate(value))
         return "[" + ", ".join(items) + "]"
     inner = ", ".join(
-        f"{f.name}={_print(getattr(value, f.name), f'{path}.{f.name}' if path else f.name, expressions)}"
-        for f in fields(value)
+        f"{name}={_print(getattr(value, name), f'{path}.{name}' if path else name, expressions)}"
+        for name in _shown(value)
     )
     return f"{_NAMES[type(value)]}({inner})"
+
+
+def _shown(value: Any) -> list[str]:
+    """The fields that are spelled: all but optional ones at their default."""
+    return [f.name for f in fields(value) if not (f.metadata.get("optional") and getattr(value, f.name) == f.default)]
 
 
 def parse_tree(text: str) -> ast.expr:
@@ -163,7 +171,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     if is_dataclass(value):
-        return {"is": _NAMES[type(value)], **{f.name: _plain(getattr(value, f.name)) for f in fields(value)}}
+        return {"is": _NAMES[type(value)], **{name: _plain(getattr(value, name)) for name in _shown(value)}}
     return value
 
 

@@ -23,6 +23,7 @@ from gemmdesc.profiles import (
     Profile,
     ProfileRow,
     RuleOutcome,
+    is_published,
     profile_path,
     read_profile,
 )
@@ -95,11 +96,21 @@ def render(profiles: Sequence[Profile]) -> str:
     Raises:
         SupportedError: a row is called verified although calls differed or varied.
     """
+    published = [_published_name(p) for p in profiles if is_published(p)]
+    profiles = [p for p in profiles if not is_published(p)]
+    tables = (
+        "From published tables, not measured here, and served only where a caller accepts that "
+        f'(`accept="published"`, `docs/profile_format.md`): {", ".join(published)}.'
+    )
     if not profiles:
-        return f"{NOTHING}\n"
+        return "\n\n".join([NOTHING, *([_wrapped(tables)] if published else [])]) + "\n"
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in (HEAD, ["---"] * len(HEAD), *map(_cells, profiles)))
-    paragraphs = [*(_decline_sentence(p) for p in profiles), NOTES]
+    paragraphs = [*(_decline_sentence(p) for p in profiles), *([tables] if published else []), NOTES]
     return "\n\n".join([table, *(_wrapped(p) for p in paragraphs)]) + "\n"
+
+
+def _published_name(profile: Profile) -> str:
+    return f"{profile.device.folder} with cuBLASLt {profile.library.version}"
 
 
 def verified_rows(profile: Profile) -> Iterator[tuple[ProfileRow, Rule]]:
@@ -135,9 +146,10 @@ def kinds(rule: Rule, evidence: Evidence) -> frozenset[str]:
 
     A cut whose size follows ``splitk_num`` is split-K, and a single pass where that is 1.  Any other is ``other cuts``.
     """
-    cuts = range(len(rule.structure.cuts))
     follows = [
-        any("splitk_num" in variables(e) for path, e in rule.integers if path.startswith(f"cuts.{i}.")) for i in cuts
+        any("splitk_num" in variables(e) for path, e in branch.integers if path.startswith(f"cuts.{i}."))
+        for _, branch in rule.branches
+        for i in range(len(branch.structure.cuts))
     ]
     found = set()
     if not follows or (all(follows) and evidence.splitk.low == 1):

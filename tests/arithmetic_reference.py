@@ -15,6 +15,7 @@ from gemmdesc.descriptor import (
     Cut,
     FusedDot,
     GEMMDesc,
+    OperandCast,
     ResidueFirst,
     ResidueLast,
     Rounding,
@@ -32,6 +33,10 @@ STORED = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 def interpret(desc: GEMMDesc, a_row: Sequence[int], b_column: Sequence[int]) -> int:
     """Bits of one output element, straight from the descriptor's definition, without an epilogue."""
     ks = list(range(min(len(a_row), desc.summed_k)))
+    if desc.a_cast is not None:
+        a_row = [exact.cast_operand_step(x, desc.a_cast) for x in a_row]
+    if desc.b_cast is not None:
+        b_column = [exact.cast_operand_step(x, desc.b_cast) for x in b_column]
     return exact.convert_float32(_node(desc, ks, desc.cuts, a_row, b_column), desc.output_dtype)
 
 
@@ -39,12 +44,25 @@ def _node(desc: GEMMDesc, ks: list[int], cuts: tuple[Cut, ...], a: Sequence[int]
     if not cuts:
         return _leaf(desc, ks, a, b)
     cut = cuts[0]
+    partials = [_through(_node(desc, part, cuts[1:], a, b), cut.partial_dtype) for part in split(ks, cut.layout)]
+    missing = _through(_node(desc, [], cuts[1:], a, b), cut.partial_dtype)
+    return _fold(cut, partials, cut.fold, missing, open_end=cut.open_end)
+
+
+def _fold(
+    cut: Cut, partials: list[int], fold: tuple[Contiguous | Strided, ...], missing: int, *, open_end: bool
+) -> int:
+    """One chain, or a chain over groups of the partials' numbers; a group of none counts as one missing part."""
+    terms = partials or [missing]
+    if fold:
+        groups_of = split(list(range(len(partials))), fold[0])
+        terms = [_fold(cut, [partials[i] for i in group], fold[1:], missing, open_end=False) for group in groups_of]
     running = 0
-    for j, part in enumerate(split(ks, cut.layout)):
-        partial = _through(_node(desc, part, cuts[1:], a, b), cut.partial_dtype)
+    for j, term in enumerate(terms):
         starts_here = j == 0 and cut.start is Start.FIRST
-        running = partial if starts_here else exact.add_float32(running, partial)
-        running = _through(running, cut.merge_dtype)
+        running = term if starts_here else exact.add_float32(running, term)
+        if not open_end or j < len(terms) - 1:
+            running = _through(running, cut.merge_dtype)
     return running
 
 
@@ -143,11 +161,14 @@ def cuts(draw: st.DrawFn) -> Cut:
         )
     else:
         layout = Strided(count=draw(st.integers(1, 4)), unit=draw(st.integers(1, 3)))
+    groups = st.builds(Strided, count=st.integers(1, 3), unit=st.integers(1, 2))
     return Cut(
         layout=layout,
+        fold=tuple(draw(st.lists(groups, max_size=2))) if draw(st.booleans()) else (),
         partial_dtype=draw(st.sampled_from(STORED)),
         merge_dtype=draw(st.sampled_from(STORED)),
         start=draw(st.sampled_from(list(Start))),
+        open_end=draw(st.booleans()),
     )
 
 
@@ -165,7 +186,7 @@ def accumulators(draw: st.DrawFn) -> Accumulator:
     step = FusedDot(
         fraction_bits=draw(st.integers(1, 30)),
         output_bits=draw(st.integers(1, dtype.format.fraction_bits)),
-        rounding=draw(st.sampled_from(list(Rounding))),
+        rounding=draw(st.sampled_from([Rounding.TOWARD_ZERO, Rounding.NEAREST_EVEN])),
         zero_exponent=draw(st.sampled_from([-5000, -133, -126, -21, -14, -3, 0, 7, 5000])),
         accumulator_dtype=dtype,
     )
@@ -178,13 +199,17 @@ OPERANDS = [d for d in DType if d is not DType.FLOAT64]
 @st.composite
 def descriptors(draw: st.DrawFn) -> GEMMDesc:
     """Any descriptor without an epilogue, of sizes that suit an inner size of up to 30."""
+    a_dtype, b_dtype = draw(st.sampled_from(OPERANDS)), draw(st.sampled_from(OPERANDS))
+    casts = st.builds(OperandCast, dtype=st.just(DType.TFLOAT32), rounding=st.sampled_from(Rounding))
     return GEMMDesc(
-        a_dtype=draw(st.sampled_from(OPERANDS)),
-        b_dtype=draw(st.sampled_from(OPERANDS)),
+        a_dtype=a_dtype,
+        b_dtype=b_dtype,
         output_dtype=draw(st.sampled_from(STORED)),
         summed_k=draw(st.integers(0, 32)),
         cuts=tuple(draw(st.lists(cuts(), max_size=3))),
         accumulator=draw(accumulators()),
+        a_cast=draw(st.none() | casts) if a_dtype is DType.FLOAT32 else None,
+        b_cast=draw(st.none() | casts) if b_dtype is DType.FLOAT32 else None,
     )
 
 

@@ -26,7 +26,10 @@ def draw_nest(rng: np.random.Generator, dtype: DType, k: int) -> GEMMDesc:
         if rng.integers(2):
             layout = Strided(count=int(rng.integers(1, 6)), unit=int(rng.integers(1, 9)))
         partial, merge = ((DType.FLOAT32, dtype)[int(rng.integers(4)) == 0] for _ in range(2))
-        return Cut(layout=layout, partial_dtype=partial, merge_dtype=merge, start=list(Start)[rng.integers(2)])
+        groups = int(rng.integers(3)) if rng.integers(3) == 0 else 0
+        fold = tuple(Strided(count=int(rng.integers(1, 5)), unit=int(rng.integers(1, 3))) for _ in range(groups))
+        start = list(Start)[rng.integers(2)]
+        return Cut(layout=layout, partial_dtype=partial, merge_dtype=merge, start=start, fold=fold)
 
     return GEMMDesc(
         a_dtype=dtype, b_dtype=dtype, output_dtype=(dtype, DType.FLOAT32)[int(rng.integers(2))],

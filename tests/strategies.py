@@ -13,6 +13,7 @@ from gemmdesc.descriptor import (
     Cut,
     FusedDot,
     GEMMDesc,
+    OperandCast,
     Relu,
     ResidueFirst,
     ResidueLast,
@@ -22,12 +23,12 @@ from gemmdesc.descriptor import (
     Short,
     Start,
     Strided,
-    variable_fields,
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.expressions import Call, Const, Expr, Operation, Var
 from gemmdesc.problem import MAX_ALIGNMENT_BYTES, ComputeType, Epilogue, GemmProblem, ScalarClass, Transpose
-from gemmdesc.rule import Rule, make_rule
+from gemmdesc.rule import Rule, choose_rule, make_rule
+from gemmdesc.variable_fields import variable_fields
 
 VARIABLES = ("m", "n", "k", "splitk_num")
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -40,13 +41,16 @@ layouts = st.one_of(
     st.builds(Contiguous, span=positive, short=st.sampled_from(Short)),
     st.builds(Strided, count=positive, unit=positive),
 )
-cuts = st.builds(Cut, layout=layouts, partial_dtype=stored, merge_dtype=stored, start=st.sampled_from(Start))
+cuts = st.builds(
+    Cut, layout=layouts, partial_dtype=stored, merge_dtype=stored, start=st.sampled_from(Start), open_end=st.booleans(),
+    fold=st.lists(layouts, max_size=2).map(tuple),
+)  # fmt: skip
 residues = st.one_of(st.builds(ResidueLast), st.builds(ResidueFirst, k_loop_step=positive))
 fused_dots = st.builds(
     FusedDot,
     fraction_bits=st.integers(1, 40),
     output_bits=st.integers(1, 40),
-    rounding=st.sampled_from(Rounding),
+    rounding=st.sampled_from([Rounding.TOWARD_ZERO, Rounding.NEAREST_EVEN]),
     zero_exponent=st.integers(-300, 300),
     accumulator_dtype=st.sampled_from([DType.FLOAT32, DType.FLOAT16]),
 )
@@ -64,16 +68,28 @@ epilogue_steps = st.one_of(
     st.builds(Relu),
     st.builds(CastTo, dtype=dtypes),
 )
-descriptors = st.builds(
-    GEMMDesc,
-    a_dtype=dtypes,
-    b_dtype=dtypes,
-    output_dtype=dtypes,
-    summed_k=st.integers(0, 1 << 20),
-    cuts=st.lists(cuts, max_size=3).map(tuple),
-    accumulator=accumulators,
-    epilogue=st.lists(epilogue_steps, max_size=3).map(tuple),
+operand_casts = st.one_of(
+    st.none(), st.builds(OperandCast, dtype=st.just(DType.TFLOAT32), rounding=st.sampled_from(Rounding))
 )
+
+
+@st.composite
+def descriptors_of(draw: st.DrawFn) -> GEMMDesc:
+    a_dtype, b_dtype = draw(dtypes), draw(dtypes)
+    return GEMMDesc(
+        a_dtype=a_dtype,
+        b_dtype=b_dtype,
+        output_dtype=draw(dtypes),
+        summed_k=draw(st.integers(0, 1 << 20)),
+        cuts=tuple(draw(st.lists(cuts, max_size=3))),
+        accumulator=draw(accumulators),
+        epilogue=tuple(draw(st.lists(epilogue_steps, max_size=3))),
+        a_cast=draw(operand_casts) if a_dtype is DType.FLOAT32 else None,
+        b_cast=draw(operand_casts) if b_dtype is DType.FLOAT32 else None,
+    )
+
+
+descriptors = descriptors_of()
 
 
 def _calls(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
@@ -97,6 +113,9 @@ def rules(draw: st.DrawFn) -> Rule:
     paths = sorted(variable_fields(desc))
     chosen = draw(st.lists(st.sampled_from(paths), unique=True))
     return make_rule(desc, {path: draw(expressions) for path in chosen})
+
+
+branching = st.recursive(rules(), lambda inner: st.builds(choose_rule, expressions, rules(), inner), max_leaves=3)
 
 
 @st.composite

@@ -112,7 +112,35 @@ def test_views_without_unit_stride_and_inputs_left_alone(dtype: DType) -> None:
     assert np.array_equal(values.view(np.uint32), before.view(np.uint32))
 
 
-@pytest.mark.parametrize("dtype", [d for d in DType if d not in STORED])
+EIGHT = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
+
+
+@pytest.mark.parametrize("dtype", EIGHT)
+def test_every_8_bit_pattern_is_torchs_value(dtype: DType) -> None:
+    patterns = np.arange(256, dtype=np.uint8)
+    expected = torch.from_numpy(patterns).view(TORCH[dtype]).to(torch.float32).numpy()
+    got = to_float32(patterns, dtype)
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(from_float32(got[finite], dtype), patterns[finite])
+
+
+@pytest.mark.parametrize("dtype", EIGHT)
+def test_rounding_to_8_bits_is_torchs_and_saturates(dtype: DType) -> None:
+    rng = np.random.default_rng(2)
+    exponents = rng.integers(dtype.format.min_exponent - 6, dtype.format.max_exponent + 2, 50_000)
+    values = np.ldexp(rng.integers(-(1 << 10), 1 << 10, 50_000) / 512.0, exponents).astype(np.float32)
+    largest = to_float32(np.array([0x7E if dtype is EIGHT[0] else 0x7B], np.uint8), dtype)[0]
+    inside = np.abs(values) <= largest
+    expected = torch.from_numpy(values[inside]).to(TORCH[dtype]).view(torch.uint8).numpy()
+    np.testing.assert_array_equal(from_float32(values[inside], dtype), expected)
+    assert (np.abs(to_float32(from_float32(values[~inside], dtype), dtype)) == largest).all()
+    special = to_float32(from_float32(np.array([np.inf, -np.inf, 1e30, -1e30]), dtype), dtype)
+    assert special.tolist() == [largest, -largest] * 2
+    assert from_float32(np.array([np.nan, -0.0, -1e-30]), dtype).tolist() == [0x7F, 0x80, 0x80]
+
+
+@pytest.mark.parametrize("dtype", [d for d in DType if d not in (*STORED, *EIGHT)])
 def test_other_formats_are_refused(dtype: DType) -> None:
     with pytest.raises(InvalidInputError, match=rf"^dtype must be .*\(got {dtype.value}\)$"):
         to_float32(np.zeros(1, dtype=np.uint8), dtype)

@@ -18,13 +18,13 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gemmdesc"
 #: Layers from left to right; in each, the groups that may not import one another.
 ORDER = (
     (("errors", "dtypes", "bits"),),
-    (("descriptor",),),
+    (("descriptor", "variable_fields"),),
     (("schedule", "text", "normal_form", "expressions", "problem", "plain", "rule"),),
     (("arithmetic", "operands", "rivals", "mutants"),),
     (("library",), ("profiles",), ("kernels",), ("equivalence",)),
-    (("plan", "routes"), ("probe",)),
+    (("plan", "routes", "books"), ("probe",)),
     (("ops", "reduce", "numerics"),),
-    (("verification", "golden"),),
+    (("verification", "golden", "lint", "reports"),),
     (("cli",),),
     (("__main__",),),
 )
@@ -32,8 +32,9 @@ PLACES = {name: (i, group) for i, layer in enumerate(ORDER) for group in layer f
 
 #: The modules of ``probe`` that talk to a library.  All others plan walks or conclude from what was read: they see
 #: values only, and import one another at most.
-TALKING = ("campaign", "compare", "comparisons", "crosscheck", "examples", "offline", "partition", "publish", "reader",
-           "records", "rulebook", "scan", "solve", "survey", "tasks", "trials", "verification", "workers")  # fmt: skip
+TALKING = ("campaign", "compare", "comparisons", "crosscheck", "examples", "kinds", "offline", "partition", "predicted",
+           "publish", "reader", "records", "rulebook", "scan", "solve", "survey", "tasks", "trials", "verification",
+           "workers")  # fmt: skip
 LIBRARY_LAYER = PLACES["library"][0]
 
 #: Loaded at the top of a module in ``kernels`` only, so that the command line answers at once.

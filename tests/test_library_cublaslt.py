@@ -22,10 +22,12 @@ from gemmdesc.library import cublaslt
 from gemmdesc.library.cublaslt import CublasLt
 from gemmdesc.library.device import device_id
 from gemmdesc.library.identity import library_id, with_digest
-from gemmdesc.library.interface import Library, Window
+from gemmdesc.library.interface import Inputs, Library, Window
 from gemmdesc.operands import DenseOperand
 from gemmdesc.problem import (
+    BIASED,
     AlgoConfig,
+    ComputeType,
     DeviceId,
     Epilogue,
     Failed,
@@ -127,10 +129,9 @@ def test_answers_is_answer_of_each(library: CublasLt) -> None:
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"batch_count": 2}, "batch_count"),
-        ({"epilogue": Epilogue.BIAS}, "epilogue"),
-        ({"alpha": ScalarClass.OTHER}, "alpha"),
-        ({"beta": ScalarClass.ONE}, "beta"),
+        ({"a_dtype": DType.FLOAT8_E4M3FN}, "b_dtype"),
+        ({"d_dtype": DType.FLOAT8_E5M2}, "d_dtype"),
+        ({"compute_type": ComputeType.COMPUTE_64F}, "scale_dtype"),
         ({"a_dtype": DType.TFLOAT32}, "a_dtype"),
     ],
 )
@@ -229,6 +230,98 @@ def test_operand_types_must_fit(library: CublasLt) -> None:
     half = DenseOperand(dtype=DType.FLOAT16, array=np.zeros((5, 3), np.uint16))
     with pytest.raises(InvalidInputError, match=r"^a must be of float32"):
         library.run(PROBLEM, answered(library, PROBLEM), half, half)
+
+
+def dense(shape: tuple[int, int], rng: np.random.Generator) -> DenseOperand:
+    return DenseOperand(dtype=DType.FLOAT32, array=rng.integers(-9, 10, shape).astype(np.float32).view(np.uint32))
+
+
+def values(operand: DenseOperand) -> np.ndarray:
+    return operand.array.astype(np.uint32).view(np.float32)
+
+
+@given(problem=problems(), data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_batches_epilogues_and_c_are_stated(library: CublasLt, problem: GemmProblem, data: st.DataObject) -> None:
+    """The same arithmetic in NumPy: alpha A B + beta C, then the bias of each row, then relu, matrix by matrix."""
+    p = problem
+    batch, epilogue = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([
+        Epilogue.DEFAULT, Epilogue.BIAS, Epilogue.RELU, Epilogue.RELU_BIAS,
+    ]))  # fmt: skip
+    beta = data.draw(st.sampled_from([0.0, 1.0, -3.0]))
+    if batch > 1:
+        gap = data.draw(st.integers(0, 4))
+        b_stride = data.draw(st.sampled_from([0, p.ldb * p.b_columns + gap]))
+        p = replace(
+            p, batch_count=batch, a_batch_stride=p.lda * p.a_columns + gap, b_batch_stride=b_stride,
+            d_batch_stride=p.ldd * p.n + gap, a_alignment_bytes=4, b_alignment_bytes=4, d_alignment_bytes=4,
+        )  # fmt: skip
+    classes = {0.0: ScalarClass.ZERO, 1.0: ScalarClass.ONE}
+    p = replace(
+        p, epilogue=epilogue, alpha=ScalarClass.OTHER, beta=classes.get(beta, ScalarClass.OTHER),
+        c_alignment_bytes=p.d_alignment_bytes,
+    )  # fmt: skip
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30)))
+    a, b = dense((p.a_outer, p.k), rng), dense((p.b_outer, p.k), rng)
+    c = dense((p.d_outer, p.n), rng) if beta else None
+    bias = dense((1, p.m), rng) if epilogue in BIASED else None
+    got = library.run(p, answered(library, p), a, b, inputs=Inputs(alpha=2.0, beta=beta, c=c, bias=bias))
+    assert not isinstance(got, Failed)
+    expected = np.concatenate([
+        2.0 * x @ (values(b) if p.b_outer == p.n else y).T
+        for x, y in zip(np.split(values(a), batch), np.split(values(b), batch) if p.b_outer > p.n or batch == 1 else
+                        [values(b)] * batch, strict=True)
+    ])  # fmt: skip
+    expected = expected + (beta * values(c) if c is not None else 0)
+    expected = expected + (np.tile(values(bias)[0], batch)[:, None] if bias is not None else 0)
+    if epilogue in (Epilogue.RELU, Epilogue.RELU_BIAS):
+        expected = np.maximum(expected, 0.0)
+    np.testing.assert_array_equal(got.view(np.float32), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "inputs", "name"),
+    [
+        ({"epilogue": Epilogue.BIAS}, Inputs(), "bias"),
+        ({}, Inputs(bias=DenseOperand(dtype=DType.FLOAT32, array=np.zeros((1, 5), np.uint32))), "bias"),
+        ({"beta": ScalarClass.ONE}, Inputs(beta=1.0), "c"),
+        ({}, Inputs(alpha=2.0), "alpha"),
+        ({}, Inputs(beta=1.0), "beta"),
+        ({}, Inputs(a_scale=2.0), "a_scale"),
+        ({"epilogue": Epilogue.BIAS}, Inputs(bias=DenseOperand(dtype=DType.FLOAT16, array=np.zeros((1, 5), np.uint16))),
+         "bias"),
+    ],
+)  # fmt: skip
+def test_inputs_that_the_problem_does_not_take(
+    library: CublasLt, change: dict[str, Any], inputs: Inputs, name: str
+) -> None:
+    operand = [DenseOperand(dtype=DType.FLOAT32, array=np.zeros(s, np.uint32)) for s in ((5, 3), (7, 3))]
+    problem = replace(PROBLEM, **change)
+    with pytest.raises(InvalidInputError, match=rf"^{name} must .*\(got .*\)$"):
+        library.run(problem, answered(library, problem), *operand, inputs=inputs)
+
+
+FLOAT8 = GemmProblem(
+    m=32, n=16, k=48, a_dtype=DType.FLOAT8_E4M3FN, b_dtype=DType.FLOAT8_E5M2, d_dtype=DType.BFLOAT16,
+    transa=Transpose.T, transb=Transpose.N, lda=48, ldb=48, ldd=32,
+)  # fmt: skip
+
+
+def test_float8_problems_are_stated_with_scales_and_c_of_its_own_type(library: CublasLt) -> None:
+    assert isinstance(library.answer(FLOAT8), AlgoConfig)
+    assert isinstance(library.answer(replace(FLOAT8, fast_accumulation=True, d_dtype=DType.FLOAT8_E4M3FN)), AlgoConfig)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"transa": Transpose.N}, "transa"), ({"transb": Transpose.T}, "transb"), ({"m": 24}, "m"), ({"k": 40}, "k"),
+        ({"lda": 56}, "lda"), ({"a_alignment_bytes": 8}, "a_alignment_bytes"),
+    ],
+)  # fmt: skip
+def test_what_8_bit_operands_ask_for_is_named(library: CublasLt, change: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidInputError, match=rf"^{name} must .*8-bit operands \(got .*\)$"):
+        library.answer(replace(FLOAT8, **change))
 
 
 def test_closing_twice_is_harmless(library_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

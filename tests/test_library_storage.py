@@ -51,7 +51,7 @@ def test_padding_stays_nan(transpose: Transpose) -> None:
 
 
 def test_wrong_shapes_are_named() -> None:
-    with pytest.raises(InvalidInputError, match=r"^bits must fill 3 x 4 .*\(got \(4, 4\)"):
+    with pytest.raises(InvalidInputError, match=r"^bits must have shape \(3, 4\), .*\(got \(4, 4\)"):
         store_a(dense_problem(3, 5, 4, DType.FLOAT16), torch.zeros((4, 4), dtype=torch.int16))
 
 
@@ -59,3 +59,25 @@ def test_d_starts_as_nan() -> None:
     d = empty_d(dense_problem(3, 5, 4, DType.FLOAT16), "cpu")
     assert result_of(d).shape == (3, 5)
     assert bool((result_of(d) == -1).all())
+
+
+@pytest.mark.parametrize("transpose", list(Transpose))
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_matrices_of_a_batch_lie_a_stride_apart(transpose: Transpose, shared: bool) -> None:
+    p = dense_problem(3, 5, 4, DType.FLOAT32, transa=transpose, transb=transpose)
+    p = replace(p, batch_count=2, a_batch_stride=20, b_batch_stride=0 if shared else 32, d_batch_stride=40)
+    for store, outer, stride in ((store_a, p.a_outer, 20), (store_b, p.b_outer, p.b_batch_stride)):
+        bits = torch.arange(outer * 4, dtype=torch.int32).reshape(outer, 4) + 1
+        stored = store(p, bits)
+        begin = stored.columns.storage_offset()
+        one = p.m if store is store_a else p.n
+        lone = store(replace(p, batch_count=1), bits[:one]).columns
+        for batch in range(outer // one):
+            first = bits[batch * one :][:one]
+            at = stored.buffer.as_strided(lone.shape, lone.stride(), begin + batch * stride)
+            turned = transpose is (Transpose.N if store is store_a else Transpose.T)
+            assert bool((at == (first.T if turned else first)).all())
+    d = empty_d(p, "cpu")
+    assert result_of(d).shape == (6, 5)
+    d.columns[1, 2, 0] = 7
+    assert result_of(d).tolist()[3][2] == 7

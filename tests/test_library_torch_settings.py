@@ -80,3 +80,29 @@ def test_reduction_flags_are_read_by_type(
     changes = {f"allow_{name}_reduced_precision_reduction": reduced, f"allow_{name}_splitk": splitk}
     assert found == replace(unchanged, **changes)
     assert read_settings("sm_90", {}) == unchanged
+
+
+@pytest.mark.parametrize(
+    ("setting", "allowed"),
+    [
+        ({"allow_tf32": True}, True),
+        ({"allow_tf32": False}, False),
+        ({"fp32_precision": "tf32"}, True),
+        ({"fp32_precision": "ieee"}, False),
+        ({"everywhere": "tf32"}, True),
+        ({"everywhere": "ieee"}, False),
+    ],
+)
+def test_tf32_is_read_in_every_state_that_torch_has(setting: dict[str, bool | str], allowed: bool) -> None:
+    """torch refuses to read its older flag where a newer one was set."""
+    torch = pytest.importorskip("torch")
+    matmul = torch.backends.cuda.matmul
+    try:
+        for name, value in setting.items():
+            place = torch.backends if name == "everywhere" else matmul
+            setattr(place, name.replace("everywhere", "fp32_precision"), value)
+        assert read_settings("sm_90", {}).allow_tf32 is allowed
+    finally:
+        torch.backends.fp32_precision = "none"
+        matmul.fp32_precision = "none"
+    assert not read_settings("sm_90", {}).allow_tf32

@@ -16,9 +16,11 @@ from gemmdesc.operands import (
     Entries,
     Family,
     HashOperand,
+    MaskedOperand,
     Operand,
     PatternOperand,
     Patterns,
+    RetypedOperand,
     SparseOperand,
     cuda_fill,
     torch_integer,
@@ -359,3 +361,20 @@ def test_explicit_arrays_are_read_only_copies() -> None:
     assert not operand.bits(2, 2).any()
     with pytest.raises(ValueError, match="read-only"):
         operand.array[0, 0] = 1
+
+
+@pytest.mark.parametrize("family", [Family.NORMAL, Family.SPECIALS])
+def test_the_same_bytes_under_another_format_or_a_mask(family: Family) -> None:
+    source = HashOperand(dtype=DType.FLOAT32, family=family, seed=3, draw=1, role="a")
+    masked = MaskedOperand(source=source, mask=0xFFFFF000)
+    renamed = RetypedOperand(source=source, dtype=DType.TFLOAT32)
+    whole = source.bits(5, 40)
+    np.testing.assert_array_equal(masked.bits(5, 40), whole & np.uint32(0xFFFFF000))
+    np.testing.assert_array_equal(renamed.bits(5, 40, np.array([3, 1])), whole[[3, 1]])
+    assert (masked.dtype, renamed.dtype) == (DType.FLOAT32, DType.TFLOAT32)
+    for made in (masked, renamed):
+        np.testing.assert_array_equal(made.torch_bits(5, 40, "cpu").numpy().view(np.uint32), made.bits(5, 40))
+    with pytest.raises(InvalidInputError, match=r"^dtype must be as wide"):
+        RetypedOperand(source=source, dtype=DType.FLOAT16)
+    with pytest.raises(InvalidInputError, match=r"^mask must be a bit pattern"):
+        MaskedOperand(source=source, mask=1 << 32)

@@ -18,13 +18,14 @@ from gemmdesc.probe.experiments import ReferenceFailed, magnitudes, to_entries
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import MergeTypes, Reading, StepArithmetic, reading_from_plain, reading_to_plain
-from gemmdesc.probe.tree import Tree, chain_steps
+from gemmdesc.probe.tree import Tree, chain_steps, leaves
 from gemmdesc.probe.walks import (
     MOST_SITES,
     read_element_tree,
     read_fused,
     read_part_ends,
     read_part_tree,
+    read_sampled_tree,
     read_steps,
     read_summed,
 )
@@ -359,3 +360,14 @@ def test_magnitudes_and_exact_values() -> None:
     assert magnitudes(DType.FLOAT8_E4M3FN, FP16).big == 2.0**8
     with pytest.raises(InvalidInputError, match=r"^value must be exact in float16"):
         to_entries([((0, 1.0 + 2.0**-11),)], FP16)
+
+
+def test_a_sampled_tree_holds_the_edges_of_slices() -> None:
+    """Slices of 5,003, whose ends no sampled site would hit."""
+    order = Order(spans=("5003",), instruction_k=1, step=ScalarStep(fused=True))
+    reader, size = reader_of(order, 40_000, FP16, FP32)
+    tree = read_sampled_tree(reader, 40_000, size)
+    assert tree is not None
+    sites = set(leaves(tree))
+    assert {x for edge in range(5003, 40_000, 5003) for x in (edge - 1, edge)} <= sites
+    assert len(sites) <= 420

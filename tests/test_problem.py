@@ -135,6 +135,7 @@ def test_bad_plain_answers_are_refused(change: dict[str, Any]) -> None:
 
 def test_the_environment_of_a_rule() -> None:
     expected = {"m": 64, "n": 48, "k": 32, "splitk_num": 4, "transa": 0, "transb": 0, "k_contiguous": 1}
+    expected |= {"a_unit_k": 0, "b_unit_k": 1}
     assert environment(PROBLEM, ANSWER, None) == expected
     assert environment(PROBLEM, ANSWER, Launch(kernels=())) == environment(PROBLEM, ANSWER, None)
     assert environment(PROBLEM, replace(ANSWER, splitk_num=0), None)["splitk_num"] == 1

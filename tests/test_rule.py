@@ -15,15 +15,14 @@ from gemmdesc.descriptor import (
     Rounding,
     ScalarStep,
     Start,
-    map_variables,
-    variable_fields,
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, DescriptorError
 from gemmdesc.expressions import Const, Var, call, evaluate
-from gemmdesc.rule import Rule, evaluate_rule, make_rule, parse_rule
+from gemmdesc.rule import Rule, choose_rule, evaluate_rule, make_rule, parse_rule
 from gemmdesc.text import parse_descriptor
-from tests.strategies import descriptors, environments, rules
+from gemmdesc.variable_fields import map_variables, variable_fields
+from tests.strategies import branching, descriptors, environments, rules
 
 STEP = FusedDot(fraction_bits=25, output_bits=23, rounding=Rounding.TOWARD_ZERO, zero_exponent=-133)
 SPLIT = GEMMDesc(
@@ -64,6 +63,32 @@ def test_a_rule_gives_a_descriptor_with_the_values_of_its_expressions_or_decline
     else:
         assert variable_fields(result) == values
         assert map_variables(result, lambda path, value: 1) == rule.structure
+
+
+@given(branching)
+def test_a_rule_with_branches_survives_its_text(rule: Rule) -> None:
+    again = parse_rule(rule.text)
+    assert again == rule
+    assert again.text == rule.text
+    assert all(branch.otherwise is None for _, branch in rule.branches)
+    assert rule.restructured(lambda desc: desc) == rule
+
+
+@given(branching, environments)
+def test_the_first_branch_whose_condition_holds_gives_the_descriptor(rule: Rule, environment: dict[str, int]) -> None:
+    chosen = next(branch for when, branch in rule.branches if when is None or evaluate(when, environment))
+    assert evaluate_rule(rule, environment) == evaluate_rule(chosen, environment)
+    assert chosen.variables <= rule.variables
+
+
+def test_branches_that_are_none() -> None:
+    plain = make_rule(SPLIT, {})
+    with pytest.raises(DescriptorError, match=r"^when and otherwise must be given together"):
+        Rule(structure=plain.structure, integers=plain.integers, when=Const(1))
+    with pytest.raises(DescriptorError, match=r"^then must be a rule of one structure"):
+        choose_rule(Const(1), choose_rule(Const(1), plain, plain), plain)
+    with pytest.raises(DescriptorError, match="select"):
+        parse_rule(f"select(1, {plain.text})")
 
 
 @given(descriptors)

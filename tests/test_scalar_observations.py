@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gemmdesc.dtypes import DType
-from gemmdesc.probe.induced import induced_tree
 from gemmdesc.probe.infer import Unexplained
-from gemmdesc.probe.pieces import ScalarNestError
 from gemmdesc.probe.scalar_infer import infer_scalar_rules
-from gemmdesc.probe.scalar_nest import compress_tree
-from gemmdesc.probe.scalar_rule import ScalarReading, confirms, scalar_descriptor
-from gemmdesc.probe.tree import Tree, leaves
+from gemmdesc.probe.scalar_rule import ScalarReading, confirms
+from gemmdesc.probe.tree import Tree
 from gemmdesc.problem import GemmProblem, Transpose
+from gemmdesc.rule import Rule
 from tests.probe_samples import sample_answer
 
 OBSERVED: dict[str, Any] = json.loads((Path(__file__).parent / "observations" / "scalar_trees.json").read_text())
@@ -42,49 +42,61 @@ def reading_of(row: dict[str, Any]) -> ScalarReading:
 READINGS = [reading_of(row) for row in OBSERVED["trees"]]
 
 
-def label(reading: ScalarReading) -> str:
-    answer = reading.answer
-    return f"{answer.algo_id}-{answer.custom_option}-{answer.splitk_num}-{reading.problem.k}"
-
-
 def test_where_the_trees_come_from() -> None:
     provenance = OBSERVED["provenance"]
     assert (provenance["card"], provenance["library"]) == ("NVIDIA H200", "cuBLASLt 13.1.0")
     assert len(READINGS) > 90
 
 
-@pytest.mark.parametrize("reading", READINGS, ids=label)
-def test_every_tree_is_a_nest_whose_descriptor_induces_it(reading: ScalarReading) -> None:
-    k, sites = reading.problem.k, leaves(reading.tree)
-    for nest in compress_tree(reading.tree, k):
-        desc = scalar_descriptor(reading.problem, [level.layout for level in nest])
-        assert induced_tree(desc, k, sites) == reading.tree
+def alike(readings: Sequence[ScalarReading]) -> list[ScalarReading]:
+    """The readings as if of one type: the same kernels serve them all."""
+    types = {n: getattr(readings[0].problem, n) for n in ("a_dtype", "b_dtype", "d_dtype")}
+    return [replace(r, problem=replace(r.problem, **types)) for r in readings]
 
 
-def test_blocks_that_take_turns_are_no_nest() -> None:
+CLASSES: dict[tuple[int, int], list[ScalarReading]] = {}
+for _reading in READINGS:
+    CLASSES.setdefault((_reading.answer.algo_id, _reading.answer.custom_option), []).append(_reading)
+
+
+@pytest.mark.parametrize("key", CLASSES, ids=str)
+def test_every_class_has_a_rule_that_induces_its_trees(key: tuple[int, int]) -> None:
+    readings = alike(CLASSES[key])
+    found = infer_scalar_rules(readings, [r.environment for r in readings])
+    assert not isinstance(found, Unexplained), found.reason
+    assert all(confirms(rule, r) for rule in found for r in readings)
+
+
+def integers_of(rule: Rule) -> list[list[str]]:
+    return [[str(e) for path, e in branch.integers if path.startswith("cuts")] for _, branch in rule.branches]
+
+
+def test_an_answer_with_two_kernels_has_a_rule_with_a_condition() -> None:
+    """One option runs another kernel where A is stored along k."""
+    readings = alike(CLASSES[11, 0])
+    found = infer_scalar_rules(readings, [r.environment for r in readings])
+    assert not isinstance(found, Unexplained), found.reason
+    assert [str(when) for when, _ in found[0].branches] == ["transa", "None"]
+    assert integers_of(found[0]) == [["16", "1", "16"], ["ceildiv(k, 2)", "256"]]
+
+
+@pytest.mark.parametrize("option", [10, 59, 75, 83, 96, 101, 106])
+def test_slices_and_lanes_are_found_in_sparse_trees(option: int) -> None:
+    readings = alike(CLASSES[13, option])
+    found = infer_scalar_rules(readings, [r.environment for r in readings])
+    assert not isinstance(found, Unexplained), found.reason
+    (integers,) = integers_of(found[0])
+    assert integers[0] == "ceildiv(k, splitk_num)"
+    assert set(integers[1::2]) == {"2"}
+
+
+def test_blocks_that_take_turns_are_folded_in_groups() -> None:
     """31 blocks deal the tiles in turn and are folded by their number modulo 4, which no cut of k does."""
     (row,) = OBSERVED["no_nest"]
     reading = reading_of(row)
-    with pytest.raises(ScalarNestError, match="do not explain"):
-        compress_tree(reading.tree, reading.problem.k)
-
-
-def test_the_two_kernels_of_one_family_have_their_rules() -> None:
-    """One option runs another kernel where A is stored along k; each class is learned by itself."""
-    classes: dict[tuple[int, Transpose], list[ScalarReading]] = {}
-    for r in READINGS:
-        if r.answer.algo_id == 11:
-            classes.setdefault((r.answer.custom_option, r.problem.transa), []).append(r)
-    learned = {}
-    for key, readings in classes.items():
-        found = infer_scalar_rules(readings, [r.environment for r in readings])
-        assert not isinstance(found, Unexplained), found.reason
-        assert all(confirms(rule, r) for rule in found for r in readings)
-        learned[key] = [str(e) for path, e in found[0].integers if path.startswith("cuts")]
-    assert learned == {
-        (0, Transpose.N): ["ceildiv(k, 2)", "256"],
-        (0, Transpose.T): ["16", "1", "16"],
-        (1, Transpose.N): ["ceildiv(k, 4)", "128"],
-    }
-    mixed = [r for (option, _), readings in classes.items() for r in readings if option == 0]
-    assert isinstance(infer_scalar_rules(mixed, [r.environment for r in mixed]), Unexplained)
+    found = infer_scalar_rules([reading], [reading.environment])
+    assert not isinstance(found, Unexplained), found.reason
+    (cut, *lanes) = found[0].structure.cuts
+    assert len(cut.fold) == 1
+    assert len(lanes) == 7
+    assert confirms(found[0], reading)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -195,7 +196,8 @@ def folded_by_levels(desc: GEMMDesc, k: int) -> object:
     """The same by level: innermost folds first, each over consecutive sums."""
     levels = fold_levels(desc, k)
     sums: list[object] = list(range(len(make_schedule(desc, k).leaf_offsets) - 1))
-    for cut, offsets in zip(reversed(desc.cuts), reversed(levels), strict=True):
+    owners = [cut for cut in desc.cuts for _ in (*cut.fold, None)]
+    for cut, offsets in zip(reversed(owners), reversed(levels), strict=True):
         following = []
         for begin, end in pairwise(offsets.tolist()):
             total = (0.0, sums[begin]) if cut.start is Start.ZERO else sums[begin]
@@ -216,3 +218,19 @@ def test_folds_level_by_level_are_those_of_the_program(desc: GEMMDesc, k: int) -
 def test_fold_levels_refuse_a_negative_size() -> None:
     with pytest.raises(InvalidInputError, match=r"k must be at least 0 \(got -1\)"):
         fold_levels(gemm(), -1)
+
+
+def test_parts_are_folded_in_groups_of_their_numbers() -> None:
+    desc = gemm(Strided(count=5, unit=1))
+    desc = replace(desc, cuts=(replace(desc.cuts[0], fold=(Strided(count=2, unit=1), Strided(count=2, unit=1))),))
+    assert leaves(desc, 7) == [[0, 5], [4], [2], [1, 6], [3]]
+    assert folded(desc, 7) == (((0, 4), 2), (1, 3))
+    pairs = replace(desc, cuts=(replace(desc.cuts[0], fold=(Contiguous(span=2),)),))
+    assert folded(pairs, 7) == (((0, 1), (2, 3)), 4)
+    assert [x.tolist() for x in fold_levels(desc, 7)] == [[0, 2], [0, 2, 4], [0, 2, 3, 4, 5]]
+
+
+def test_a_group_of_no_parts_counts_as_an_empty_part() -> None:
+    desc = gemm(Strided(count=2, unit=1))
+    desc = replace(desc, cuts=(replace(desc.cuts[0], fold=(Strided(count=3, unit=1),)),))
+    assert leaves(desc, 4) == [[0, 2], [1, 3], []]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gemmdesc.arithmetic.kernels import fma_float32
 from gemmdesc.bits import Bits, from_float32, to_float32
-from gemmdesc.descriptor import AddBias, AddC, CastTo, EpilogueStep, Relu, Scale
+from gemmdesc.descriptor import AddBias, AddC, CastTo, EpilogueStep, Relu, Scale, ScaleOutput
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 
@@ -20,23 +20,24 @@ Float32Array = npt.NDArray[np.float32]
 class EpilogueInputs:
     """What the epilogue steps read.
 
-    ``alpha``, ``beta``: float32 values.  ``c``: bit patterns of ``c_dtype``, shape (m, n).  ``bias``: bit patterns of
-    ``bias_dtype`` that broadcast to (m, n), so (n,) for one value per column and (m, 1) for one per row.  The types are
-    float16, bfloat16 or float32.
+    ``alpha``, ``beta``, ``output_scale``: float32 values.  ``c``: bit patterns of ``c_dtype``, shape (m, n).  ``bias``:
+    bit patterns of ``bias_dtype`` that broadcast to (m, n), so (n,) for one value per column and (m, 1) for one per
+    row.  The types are float16, bfloat16 or float32.
 
     Raises:
-        InvalidInputError: ``alpha`` or ``beta`` is no float32 value.
+        InvalidInputError: ``alpha``, ``beta`` or ``output_scale`` is no float32 value.
     """
 
     alpha: float = 1.0
     beta: float = 0.0
+    output_scale: float = 1.0
     c: Bits | None = None
     c_dtype: DType = DType.FLOAT32
     bias: Bits | None = None
     bias_dtype: DType = DType.FLOAT32
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "beta"):
+        for name in ("alpha", "beta", "output_scale"):
             value = getattr(self, name)
             with np.errstate(over="ignore"):
                 rounded = float(np.float32(value))
@@ -71,6 +72,8 @@ def apply_epilogue(
                     values = values + _full("bias", inputs.bias, inputs.bias_dtype, shape, broadcast=True)[at]
                 case Relu():
                     values = np.where(values <= 0, np.float32(0.0), values)
+                case ScaleOutput():
+                    values = values * np.float32(inputs.output_scale)
                 case CastTo(dtype=dtype):
                     values = to_float32(from_float32(values, dtype), dtype)
     return values

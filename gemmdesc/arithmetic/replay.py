@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import config
 
+from gemmdesc.arithmetic.casts import cast_operand
 from gemmdesc.arithmetic.decode import decode_rows, decode_tiles
 from gemmdesc.arithmetic.epilogue import EpilogueInputs, apply_epilogue
 from gemmdesc.arithmetic.kernels import LANES, FusedParameters, Operand, Program, Target, execute, tasks
 from gemmdesc.bits import Bits, bits_dtype, from_float32, to_float32
-from gemmdesc.descriptor import Accumulator, FusedDot, GEMMDesc, ResidueLast, Rounding, ScalarStep
+from gemmdesc.descriptor import Accumulator, FusedDot, GEMMDesc, OperandCast, ResidueLast, Rounding, ScalarStep
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.schedule import ROUNDINGS, Schedule, make_schedule
@@ -23,6 +24,8 @@ Index = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
 _NO_EPILOGUE = EpilogueInputs()
+#: Types that a finished sum may be rounded to.
+_OUTPUTS = (*ROUNDINGS, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 #: Beyond these a zero's exponent hides every product, or none, of the formats that a descriptor may name.
 _LOWEST_ZERO, _HIGHEST_ZERO = -400, 400
 #: Multiply-adds below which starting threads costs more than it saves.
@@ -59,13 +62,14 @@ def replay(
 
     Raises:
         InvalidInputError: shapes, element types or indices do not fit; the descriptor names an operand type wider than
-            32 bits or an output type other than float16, bfloat16, float32; the sum of a step does not fit 53 bits.
+            32 bits or an output type other than float16, bfloat16, float32 and the 8-bit floats; the sum of a step does
+            not fit 53 bits.
     """
     m, n, k = _check_operands(desc, a, b)
     chosen_rows, chosen_cols = _indices("rows", rows, m), _indices("cols", cols, n)
     schedule = make_schedule(desc, k)
-    left = Side(bits=a, dtype=desc.a_dtype, chosen=chosen_rows)
-    right = Side(bits=b.T, dtype=desc.b_dtype, chosen=chosen_cols)
+    left = _side(a, desc.a_dtype, desc.a_cast, chosen_rows)
+    right = _side(b.T, desc.b_dtype, desc.b_cast, chosen_cols)
     values = _run(desc.accumulator.step, schedule, left, right, None)
     values = apply_epilogue(values, desc.epilogue, epilogue, shape=(m, n), rows=chosen_rows, cols=chosen_cols)
     return from_float32(values, desc.output_dtype)
@@ -100,6 +104,12 @@ def fused_dot(step: FusedDot, a: Bits, b: Bits, c: Bits, *, a_dtype: DType, b_dt
     return from_float32(_run(step, make_schedule(desc, k), left, right, start), step.accumulator_dtype)
 
 
+def _side(bits: Bits, dtype: DType, cast: OperandCast | None, chosen: Index) -> Side:
+    if cast is None:
+        return Side(bits=bits, dtype=dtype, chosen=chosen)
+    return Side(bits=cast_operand(bits[chosen], cast), dtype=cast.dtype, chosen=np.arange(len(chosen)))
+
+
 def _check_operands(desc: GEMMDesc, a: Bits, b: Bits) -> tuple[int, int, int]:
     for name, array, dtype in (("a", a, desc.a_dtype), ("b", b, desc.b_dtype)):
         if dtype is DType.FLOAT64:
@@ -111,8 +121,8 @@ def _check_operands(desc: GEMMDesc, a: Bits, b: Bits) -> tuple[int, int, int]:
             )
     if a.shape[1] != b.shape[0]:
         raise InvalidInputError(f"b must have as many rows as a has columns, {a.shape[1]} (got {b.shape[0]})")
-    if desc.output_dtype not in ROUNDINGS:
-        known = ", ".join(d.value for d in ROUNDINGS)
+    if desc.output_dtype not in _OUTPUTS:
+        known = ", ".join(d.value for d in _OUTPUTS)
         raise InvalidInputError(f"output_dtype must be one of {known} (got {desc.output_dtype.value})")
     return a.shape[0], b.shape[1], a.shape[1]
 

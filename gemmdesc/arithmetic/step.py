@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from gemmdesc.descriptor import FusedDot, Rounding, ScalarStep
+from gemmdesc.descriptor import FusedDot, OperandCast, Rounding, ScalarStep
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 
@@ -64,7 +64,7 @@ def encode_number(
 ) -> int:
     """A dyadic ``value`` rounded to ``fraction_bits`` (default: all) of ``dtype``.
 
-    Subnormals are kept and overflow gives infinity, in either rounding.
+    Subnormals are kept and overflow gives infinity, in every rounding.
     ``negative_zero``: the sign of a ``value`` that is exactly 0.  A non-zero value that rounds to zero keeps its sign.
 
     Raises:
@@ -79,10 +79,29 @@ def encode_number(
     leading = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     exponent = max(leading, layout.min_exponent) if magnitude else layout.min_exponent
     units = magnitude / Fraction(2) ** (exponent - kept)
-    whole = round(units) if rounding is Rounding.NEAREST_EVEN else int(units)
+    match rounding:
+        case Rounding.NEAREST_EVEN:
+            whole = round(units)
+        case Rounding.NEAREST_AWAY:
+            whole = int(units + Fraction(1, 2))
+        case Rounding.TOWARD_ZERO:
+            whole = int(units)
     # A carry out of the fraction runs into the exponent field, where it belongs.
     pattern = (whole << (layout.fraction_bits - kept)) + ((exponent - layout.min_exponent) << layout.fraction_bits)
     return _signed(min(pattern, _infinity(dtype)), negative, dtype)
+
+
+def cast_operand_step(bits: int, cast: OperandCast) -> int:
+    """The float32 pattern ``bits`` as a matrix instruction takes it: one of ``cast.dtype``, in 32 bits."""
+    number = decode_number(bits, DType.FLOAT32)
+    kept = cast.dtype.format.fraction_bits
+    if number.kind != "finite":
+        ignored = (1 << (23 - kept)) - 1
+        toward_zero = cast.rounding is Rounding.TOWARD_ZERO or number.kind == "infinite"
+        return (bits if toward_zero else 0x7FFFFFFF) & ~ignored
+    return encode_number(
+        number.value, DType.FLOAT32, rounding=cast.rounding, fraction_bits=kept, negative_zero=number.negative
+    )
 
 
 def fused_dot_step(

@@ -44,7 +44,7 @@ def infer_again(folder: Path, report: Callable[[str, int, int | None], None]) ->
         key, outcome = outcome_from_plain(json.loads(line))
         outcomes[key] = outcome
     own = [o for o in outcomes.values() if o.readings and o.rule is not None]
-    hints = tuple({e: None for o in own if o.rule is not None for _, e in o.rule.integers})
+    hints = tuple({e: None for o in own if o.rule is not None for e in o.rule.expressions})
     found = []
     for number, outcome in enumerate(own, 1):
         found.append(_again(outcome, hints))

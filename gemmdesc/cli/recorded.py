@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmdesc.bits import Bits
-from gemmdesc.library.interface import Window
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Window
 from gemmdesc.operands import Operand
 from gemmdesc.problem import AlgoConfig, DeviceId, Failed, GemmProblem, Launch, LibraryId
 
@@ -28,6 +28,13 @@ class RecordedLibrary:
         return None
 
     def run(
-        self, problem: GemmProblem, answer: AlgoConfig, a: Operand, b: Operand, window: Window | None = None
+        self,
+        problem: GemmProblem,
+        answer: AlgoConfig,
+        a: Operand,
+        b: Operand,
+        window: Window | None = None,
+        *,
+        inputs: Inputs = NO_INPUTS,
     ) -> Bits | Failed:
         return Failed(status="a recorded library runs nothing")

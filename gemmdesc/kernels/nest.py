@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gemmdesc.descriptor import GEMMDesc, ScalarStep, Start
+from gemmdesc.descriptor import Cut, GEMMDesc, ScalarStep, Start
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.meta import KernelMeta, Layout
@@ -73,9 +73,7 @@ def choose_nest(desc: GEMMDesc, meta: KernelMeta, config: NestConfig | None = No
         return declined(f"sizes must be positive and strides not negative (got {meta})")
     # Where there is no cut, a fold of one part stores the leaf.
     plain = Merge(partial_dtype=DType.FLOAT32, merge_dtype=DType.FLOAT32, start=Start.FIRST)
-    folds = tuple(
-        Merge(partial_dtype=c.partial_dtype, merge_dtype=c.merge_dtype, start=c.start) for c in reversed(desc.cuts)
-    )
+    folds = tuple(merge for cut in reversed(desc.cuts) for merge in _merges(cut))
     return NestChoice(
         descriptor=desc,
         k=meta.k,
@@ -87,6 +85,12 @@ def choose_nest(desc: GEMMDesc, meta: KernelMeta, config: NestConfig | None = No
         config=config or _config(meta),
         wide_offsets=_largest_offset(meta) > 2**31 - 1,
     )
+
+
+def _merges(cut: Cut) -> tuple[Merge, ...]:
+    """The folds of one cut, innermost first: of the parts, then of what each layout of its fold deals them to."""
+    parts = Merge(partial_dtype=cut.partial_dtype, merge_dtype=cut.merge_dtype, start=cut.start)
+    return (parts, *[replace(parts, partial_dtype=DType.FLOAT32)] * len(cut.fold))
 
 
 def _config(meta: KernelMeta) -> NestConfig:

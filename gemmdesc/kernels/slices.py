@@ -77,6 +77,10 @@ def misfit(desc: GEMMDesc, meta: KernelMeta) -> Declined | None:
         )
     if desc.output_dtype not in output_dtypes(desc.a_dtype):
         return declined(f"the output must be of the operands' type or float32 (got {desc.output_dtype.value})")
+    if desc.a_cast is not None or desc.b_cast is not None:
+        return declined("operands must be multiplied as they are stored (got a cast to tfloat32)")
+    if any(cut.open_end and cut.merge_dtype is not DType.FLOAT32 for cut in desc.cuts):
+        return declined("the last running sum must be rounded as the others are (got an open end)")
     if desc.epilogue:
         return declined(f"the epilogue must be empty (got {len(desc.epilogue)} steps)")
     return None
@@ -128,6 +132,8 @@ def _steps(desc: GEMMDesc, card: CardArithmetic) -> tuple[int, int] | Declined:
 def _cut(one: Slices, cut: Cut, output_dtype: DType) -> Slices | Declined:
     if not isinstance(cut.layout, Contiguous):
         return declined("no kernel has strided cuts over matrix steps")
+    if cut.fold:
+        return declined("no kernel folds slices of matrix steps in groups")
     span = min(cut.layout.span, one.summed_k)
     if cut.layout.short is Short.FIRST and one.summed_k % span:
         return declined("no kernel has the short slice first")

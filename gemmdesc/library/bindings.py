@@ -95,6 +95,9 @@ class MatmulDescAttribute(IntEnum):
     EPILOGUE = 7
     BIAS_POINTER = 8
     SM_COUNT_TARGET = 15
+    A_SCALE_POINTER = 17
+    B_SCALE_POINTER = 18
+    D_SCALE_POINTER = 20
     FAST_ACCUM = 25
     BIAS_DATA_TYPE = 26
 

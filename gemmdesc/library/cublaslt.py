@@ -19,9 +19,10 @@ from gemmdesc.library.bindings import SUCCESS, load_functions, status_name
 from gemmdesc.library.capture import capture_launch
 from gemmdesc.library.device import device_id, place, selected
 from gemmdesc.library.identity import find_library, library_id, with_digest
-from gemmdesc.library.interface import Window
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Window, require_inputs
 from gemmdesc.library.query import Descriptors, Questions
-from gemmdesc.library.storage import Stored, aligned_offset, empty_d, result_of, store_a, store_b
+from gemmdesc.library.side import SideBuffers
+from gemmdesc.library.storage import Stored, aligned_offset, empty_d, result_of, store_a, store_b, store_c
 from gemmdesc.operands import Operand
 from gemmdesc.problem import (
     MAX_ALIGNMENT_BYTES,
@@ -32,6 +33,7 @@ from gemmdesc.problem import (
     Launch,
     LibraryId,
     Refused,
+    ScalarClass,
 )
 
 if TYPE_CHECKING:
@@ -74,10 +76,10 @@ class CublasLt:
                 f"cublasLtCreate must succeed on {self._device} with {found} (got {status_name(status)})"
             )
         self._handle: int | None = handle.value
-        self._descriptors = Descriptors(self._functions)
+        self._side = SideBuffers(self._place)
+        self._descriptors = Descriptors(self._functions, self._side.pointers)
         self._questions = Questions(self._functions, handle.value or 0, self._descriptors)
         self._workspace: torch.Tensor | None = None
-        self._scalars = {DType.FLOAT32: _float_scalars(), DType.FLOAT64: _double_scalars()}
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +157,9 @@ class CublasLt:
                 scratch.data_ptr() + offset + aligned_offset(scratch.data_ptr() + offset, alignment)
                 for offset, alignment in ((0, problem.a_alignment_bytes), (1024, problem.b_alignment_bytes))
             )
+            # Whatever is allocated on first need must be there before the capture.
             self._space(_workspace_bytes(problem, answer))
+            self._descriptors.describe(problem)
             return capture_launch(
                 lambda stream: self.matmul(problem, answer, a, b, d.pointer, stream=stream), self._device_index
             )
@@ -170,11 +174,16 @@ class CublasLt:
         b_pointer: int,
         d_pointer: int,
         *,
+        c_pointer: int | None = None,
+        alpha: float | None = None,
+        beta: float | None = None,
         stream: int | None = None,
     ) -> Failed | None:
-        """Enqueue one ``cublasLtMatmul`` with ``answer`` on device addresses (C = D), alpha 1, beta 0; does not wait.
+        """Enqueue one ``cublasLtMatmul`` with ``answer`` on device addresses; does not wait.  None on success.
 
-        ``stream``: a CUDA stream's handle; the current torch stream if None.  None on success.
+        ``c_pointer``: D itself if None.  ``alpha``, ``beta``: those that the problem's classes fix, else 1, if None.
+        Scales and a bias are those that were set last.  ``stream``: a CUDA stream's handle; the current torch
+        stream if None.
 
         Raises:
             InvalidInputError: a field of ``problem`` that this adapter cannot state to the library.
@@ -183,12 +192,16 @@ class CublasLt:
         if isinstance(algo, Refused):
             return Failed(status=algo.status)
         described = self._descriptors.describe(problem)
-        alpha, beta = self._scalars[_scale_dtype(problem)]
+        kind = _scalar_type(problem)
+        times, plus = (kind(_scalar(given, of)) for given, of in ((alpha, problem.alpha), (beta, problem.beta)))
+        if c_pointer is None:
+            # C of another type than D's is never read, and is not D.
+            c_pointer = d_pointer if problem.c_dtype is problem.d_dtype else 0
         workspace_bytes = _workspace_bytes(problem, answer)
         with selected(self._device_index) as current:
             status = self._launch_matmul(
-                *(self._handle, described.matmul, ctypes.byref(alpha), a_pointer, described.a, b_pointer, described.b),
-                *(ctypes.byref(beta), d_pointer, described.d, d_pointer, described.d, ctypes.byref(algo)),
+                *(self._handle, described.matmul, ctypes.byref(times), a_pointer, described.a, b_pointer, described.b),
+                *(ctypes.byref(plus), c_pointer, described.c, d_pointer, described.d, ctypes.byref(algo)),
                 *(self._space(workspace_bytes), workspace_bytes, current if stream is None else stream),
             )
         return None if status == SUCCESS else Failed(status=status_name(status))
@@ -198,35 +211,53 @@ class CublasLt:
         return self.matmul(problem, answer, a.pointer, b.pointer, d.pointer)
 
     def run(
-        self, problem: GemmProblem, answer: AlgoConfig, a: Operand, b: Operand, window: Window | None = None
+        self,
+        problem: GemmProblem,
+        answer: AlgoConfig,
+        a: Operand,
+        b: Operand,
+        window: Window | None = None,
+        *,
+        inputs: Inputs = NO_INPUTS,
     ) -> Bits | Failed:
-        """See :class:`~gemmdesc.library.interface.Library`: (m, n) bit patterns of D, or the window of them.
+        """See :class:`~gemmdesc.library.interface.Library`: (d_outer, n) bit patterns of D, or the window of them.
 
         Raises:
-            InvalidInputError: an operand's type is not the problem's, or a field that this adapter cannot state.
+            InvalidInputError: an operand's type is not the problem's, the inputs are not what it takes, or a field that
+                this adapter cannot state.
         """
+        require_inputs(problem, inputs)
         for name, operand, dtype in (("a", a, problem.a_dtype), ("b", b, problem.b_dtype)):
             if operand.dtype is not dtype:
                 raise InvalidInputError(f"{name} must be of {dtype.value} (got {operand.dtype.value})")
         for attempt in range(_MEMORY_TRIES):
             time.sleep(attempt * _MEMORY_SECONDS)
-            found = self._attempt(problem, answer, (a, b), window)
+            found = self._attempt(problem, answer, (a, b), window, inputs)
             if found is not None:
                 return found
         return Failed(status="out of memory")
 
     def _attempt(
-        self, problem: GemmProblem, answer: AlgoConfig, operands: tuple[Operand, Operand], window: Window | None
+        self,
+        problem: GemmProblem,
+        answer: AlgoConfig,
+        operands: tuple[Operand, Operand],
+        window: Window | None,
+        inputs: Inputs,
     ) -> Bits | Failed | None:
         """One try of :meth:`run`; None where memory was lacking."""
         import torch
 
         a, b = operands
         try:
-            stored_a = store_a(problem, a.torch_bits(problem.m, problem.k, self._place))
-            stored_b = store_b(problem, b.torch_bits(problem.n, problem.k, self._place))
+            stored_a = store_a(problem, a.torch_bits(problem.a_outer, problem.k, self._place))
+            stored_b = store_b(problem, b.torch_bits(problem.b_outer, problem.k, self._place))
             d = empty_d(problem, self._place)
-            failed = self.run_on_device(problem, answer, stored_a, stored_b, d)
+            if inputs is NO_INPUTS:
+                self._side.fill(problem, inputs)
+                failed = self.run_on_device(problem, answer, stored_a, stored_b, d)
+            else:
+                failed = self._run_with(problem, answer, (stored_a, stored_b, d), inputs)
             return failed if failed is not None else self._fetch(problem, d, window)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
@@ -235,6 +266,19 @@ class CublasLt:
             return Failed(status=(str(error).splitlines() or [type(error).__name__])[0])
         finally:
             self._release()
+
+    def _run_with(
+        self, problem: GemmProblem, answer: AlgoConfig, stored: tuple[Stored, Stored, Stored], inputs: Inputs
+    ) -> Failed | None:
+        a, b, d = stored
+        self._side.fill(problem, inputs)
+        c = None
+        if inputs.c is not None:
+            c = store_c(problem, inputs.c.torch_bits(problem.d_outer, problem.n, self._place))
+        return self.matmul(
+            problem, answer, a.pointer, b.pointer, d.pointer, c_pointer=None if c is None else c.pointer,
+            alpha=inputs.alpha, beta=inputs.beta,
+        )  # fmt: skip
 
     def _release(self) -> None:
         """Hand memory that torch keeps for later back to the card once it is much: others work beside this process."""
@@ -274,15 +318,16 @@ def _workspace_bytes(problem: GemmProblem, answer: AlgoConfig) -> int:
     return max(problem.workspace_limit_bytes, answer.workspace_bytes)
 
 
-def _scale_dtype(problem: GemmProblem) -> DType:
-    if problem.scale_dtype not in (DType.FLOAT32, DType.FLOAT64):
-        raise InvalidInputError(f"scale_dtype must be float32 or float64 (got {problem.scale_dtype.value})")
-    return problem.scale_dtype
+def _scalar_type(problem: GemmProblem) -> type[ctypes.c_float] | type[ctypes.c_double]:
+    match problem.scale_dtype:
+        case DType.FLOAT32:
+            return ctypes.c_float
+        case DType.FLOAT64:
+            return ctypes.c_double
+    raise InvalidInputError(f"scale_dtype must be float32 or float64 (got {problem.scale_dtype.value})")
 
 
-def _float_scalars() -> tuple[ctypes.c_float | ctypes.c_double, ctypes.c_float | ctypes.c_double]:
-    return ctypes.c_float(1.0), ctypes.c_float(0.0)
-
-
-def _double_scalars() -> tuple[ctypes.c_float | ctypes.c_double, ctypes.c_float | ctypes.c_double]:
-    return ctypes.c_double(1.0), ctypes.c_double(0.0)
+def _scalar(given: float | None, kind: ScalarClass) -> float:
+    if given is not None:
+        return given
+    return 0.0 if kind is ScalarClass.ZERO else 1.0

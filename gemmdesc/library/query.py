@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gemmdesc.dtypes import DType
@@ -24,24 +24,55 @@ from gemmdesc.library.bindings import (
     data_type,
     status_name,
 )
-from gemmdesc.problem import AlgoConfig, Epilogue, GemmProblem, Refused, ScalarClass
+from gemmdesc.library.storage import Shape, a_shape, b_shape, c_shape, d_shape
+from gemmdesc.problem import (
+    BIASED,
+    AlgoConfig,
+    ComputeType,
+    GemmProblem,
+    Refused,
+    Transpose,
+    is_float8,
+)
 
 Setter = Callable[..., int]
 _LAYOUT_ROWS = int(MatrixLayoutAttribute.ROWS)
 _LAYOUT_COLS = int(MatrixLayoutAttribute.COLS)
 _LAYOUT_LD = int(MatrixLayoutAttribute.LD)
+_LAYOUT_BATCH = int(MatrixLayoutAttribute.BATCH_COUNT)
+_LAYOUT_STRIDE = int(MatrixLayoutAttribute.STRIDED_BATCH_OFFSET)
+#: What sizes, leading dimensions and addresses of 8-bit operands must be a multiple of.
+FLOAT8_MULTIPLE = 16
+
+
+#: Addresses that a product's descriptor holds beside its layouts, by attribute.
+Pointers = Mapping[MatmulDescAttribute, int]
 
 
 def require_supported(problem: GemmProblem) -> None:
-    """Raise InvalidInputError, naming the field, where the adapter cannot state ``problem`` to the library yet."""
-    if problem.batch_count != 1:
-        raise InvalidInputError(f"batch_count must be 1 (got {problem.batch_count})")
-    if problem.epilogue is not Epilogue.DEFAULT:
-        raise InvalidInputError(f"epilogue must be default (got {problem.epilogue.value})")
-    if problem.alpha is not ScalarClass.ONE:
-        raise InvalidInputError(f"alpha must be one (got {problem.alpha.value})")
-    if problem.beta is not ScalarClass.ZERO:
-        raise InvalidInputError(f"beta must be zero (got {problem.beta.value})")
+    """Raise InvalidInputError, naming the field, where the adapter cannot state ``problem`` to the library."""
+    p = problem
+    if p.compute_type is ComputeType.COMPUTE_64F and p.scale_dtype is not DType.FLOAT64:
+        raise InvalidInputError(f"scale_dtype must be float64 with 64f (got {p.scale_dtype.value})")
+    if is_float8(p.a_dtype) is not is_float8(p.b_dtype):
+        raise InvalidInputError(f"b_dtype must be an 8-bit float exactly where a_dtype is (got {p.b_dtype.value})")
+    if not is_float8(p.a_dtype):
+        if is_float8(p.d_dtype):
+            raise InvalidInputError(f"d_dtype must be wider than 8 bits for such operands (got {p.d_dtype.value})")
+        return
+    for name, op, wanted in (("transa", p.transa, Transpose.T), ("transb", p.transb, Transpose.N)):
+        if op is not wanted:
+            raise InvalidInputError(f"{name} must be {wanted.value} for 8-bit operands (got {op.value})")
+    for name in ("m", "n", "k", "lda", "ldb", "ldd"):
+        if getattr(p, name) % FLOAT8_MULTIPLE:
+            value = getattr(p, name)
+            raise InvalidInputError(f"{name} must be a multiple of {FLOAT8_MULTIPLE} for 8-bit operands (got {value})")
+    for name in ("a", "b", "d"):
+        value = getattr(p, f"{name}_alignment_bytes")
+        if value < FLOAT8_MULTIPLE:
+            raise InvalidInputError(
+                f"{name}_alignment_bytes must be at least {FLOAT8_MULTIPLE} for 8-bit operands (got {value})"
+            )
 
 
 def require(status: int, call: str, problem: GemmProblem) -> None:
@@ -72,22 +103,26 @@ class Attributes:
 
 
 class Described(NamedTuple):
-    """A problem as the library's own objects: the addresses of its descriptors (C is described as D)."""
+    """A problem as the library's own objects: the addresses of its descriptors."""
 
     matmul: int
     a: int
     b: int
+    c: int
     d: int
     preference: int
 
 
 class Descriptors:
-    """All descriptor objects of one handle, made on first need.  Not for use from two threads at once."""
+    """All descriptor objects of one handle, made on first need.  Not for use from two threads at once.
 
-    def __init__(self, functions: Functions) -> None:
-        self._functions = functions
+    ``pointers``: where a problem's scales and bias lie; asked only for problems that take some.
+    """
+
+    def __init__(self, functions: Functions, pointers: Callable[[GemmProblem], Pointers]) -> None:
+        self._functions, self._pointers = functions, pointers
         self._matmuls: dict[tuple[object, ...], Attributes] = {}
-        self._layouts: dict[tuple[str, DType], Attributes] = {}
+        self._layouts: dict[tuple[str, DType, bool], Attributes] = {}
         self._preference: Attributes | None = None
 
     def describe(self, problem: GemmProblem) -> Described:
@@ -99,11 +134,14 @@ class Descriptors:
         """
         require_supported(problem)
         p = problem
+        d = self._layout(p, "d", d_shape(p))
         return Described(
             matmul=self._matmul(p).handle,
-            a=self._layout(p, "a", p.a_dtype, p.a_rows, p.a_columns, p.lda),
-            b=self._layout(p, "b", p.b_dtype, p.b_rows, p.b_columns, p.ldb),
-            d=self._layout(p, "d", p.d_dtype, p.m, p.n, p.ldd),
+            a=self._layout(p, "a", a_shape(p)),
+            b=self._layout(p, "b", b_shape(p)),
+            # C is described as D where it is of D's type.
+            c=d if p.c_dtype is p.d_dtype else self._layout(p, "c", c_shape(p)),
+            d=d,
             preference=self._preferences(p),
         )
 
@@ -119,10 +157,16 @@ class Descriptors:
             self._preference = None
 
     def _matmul(self, p: GemmProblem) -> Attributes:
-        key = (p.compute_type, p.scale_dtype, p.transa, p.transb, p.fast_accumulation, p.epilogue)
+        key = (
+            p.compute_type, p.scale_dtype, p.transa, p.transb, p.fast_accumulation, p.epilogue, p.bias_dtype,
+            is_float8(p.a_dtype), is_float8(p.d_dtype),
+        )  # fmt: skip
         held = self._matmuls.get(key)
         if held is None:
             held = self._matmuls[key] = self._new_matmul(p)
+        if p.epilogue in BIASED or is_float8(p.a_dtype):
+            statuses = [held.set(attribute, address, 8) for attribute, address in self._pointers(p).items()]
+            require(max(statuses), "cublasLtMatmulDescSetAttribute", p)
         return held
 
     def _new_matmul(self, p: GemmProblem) -> Attributes:
@@ -138,22 +182,33 @@ class Descriptors:
         ]
         if p.fast_accumulation:
             statuses.append(held.set(MatmulDescAttribute.FAST_ACCUM, 1, 1))
+        if p.epilogue in BIASED:
+            bias = data_type("bias_dtype", p.bias_dtype)
+            statuses.append(held.set(MatmulDescAttribute.BIAS_DATA_TYPE, bias, 4))
         require(max(statuses), "cublasLtMatmulDescSetAttribute", p)
         return held
 
-    def _layout(self, p: GemmProblem, name: str, dtype: DType, rows: int, columns: int, ld: int) -> int:
-        held = self._layouts.get((name, dtype))
+    def _layout(self, p: GemmProblem, name: str, shape: Shape) -> int:
+        batched = p.batch_count > 1
+        held = self._layouts.get((name, shape.dtype, batched))
         if held is None:
-            held = self._layouts[name, dtype] = self._new_layout(p, name, dtype, rows, columns, ld)
-        status = held.set(_LAYOUT_ROWS, rows, 8) or held.set(_LAYOUT_COLS, columns, 8) or held.set(_LAYOUT_LD, ld, 8)
+            held = self._layouts[name, shape.dtype, batched] = self._new_layout(p, name, shape)
+        status = (
+            held.set(_LAYOUT_ROWS, shape.rows, 8)
+            or held.set(_LAYOUT_COLS, shape.columns, 8)
+            or held.set(_LAYOUT_LD, shape.ld, 8)
+        )
+        if batched:
+            status = status or held.set(_LAYOUT_BATCH, p.batch_count, 4) or held.set(_LAYOUT_STRIDE, shape.stride, 8)
         if status != SUCCESS:
             require(status, "cublasLtMatrixLayoutSetAttribute", p)
         return held.handle
 
-    def _new_layout(self, p: GemmProblem, name: str, dtype: DType, rows: int, columns: int, ld: int) -> Attributes:
+    def _new_layout(self, p: GemmProblem, name: str, shape: Shape) -> Attributes:
         handle = ctypes.c_void_p()
-        call, stored = "cublasLtMatrixLayoutCreate", data_type(f"{name}_dtype", dtype)
-        require(self._functions[call](ctypes.byref(handle), stored, rows, columns, ld), call, p)
+        call, stored = "cublasLtMatrixLayoutCreate", data_type(f"{name}_dtype", shape.dtype)
+        made = self._functions[call](ctypes.byref(handle), stored, shape.rows, shape.columns, shape.ld)
+        require(made, call, p)
         return Attributes(self._functions["cublasLtMatrixLayoutSetAttribute"], handle.value or 0)
 
     def _preferences(self, p: GemmProblem) -> int:
@@ -192,7 +247,7 @@ class Questions:
         """The first answer of the heuristic asked for one."""
         d = self._descriptors.describe(problem)
         result, count, _, _ = self._at
-        status = self._heuristic(self._handle, d.matmul, d.a, d.b, d.d, d.d, d.preference, 1, result, count)
+        status = self._heuristic(self._handle, d.matmul, d.a, d.b, d.c, d.d, d.preference, 1, result, count)
         if status != SUCCESS:
             return Refused(status=status_name(status))
         if self._count.value < 1:
@@ -218,7 +273,7 @@ class Questions:
         d = self._descriptors.describe(problem)
         result, address = HeuristicResult(), ctypes.byref(algo)
         status = self._functions["cublasLtMatmulAlgoCheck"](
-            self._handle, d.matmul, d.a, d.b, d.d, d.d, address, ctypes.byref(result)
+            self._handle, d.matmul, d.a, d.b, d.c, d.d, address, ctypes.byref(result)
         )
         if status != SUCCESS:
             return Refused(status=status_name(status))
@@ -232,10 +287,10 @@ class Questions:
 
     def _rebuilt(self, problem: GemmProblem, answer: AlgoConfig) -> MatmulAlgo | Refused:
         algo, p = MatmulAlgo(), problem
-        a, b, d = (data_type(f"{x}_dtype", getattr(p, f"{x}_dtype")) for x in "abd")
+        a, b, c, d = (data_type(f"{x}_dtype", getattr(p, f"{x}_dtype")) for x in "abcd")
         compute, scale = COMPUTE_TYPES[p.compute_type], data_type("scale_dtype", p.scale_dtype)
         init = self._functions["cublasLtMatmulAlgoInit"]
-        status = init(self._handle, compute, scale, a, b, d, d, answer.algo_id, ctypes.byref(algo))
+        status = init(self._handle, compute, scale, a, b, c, d, answer.algo_id, ctypes.byref(algo))
         if status != SUCCESS:
             return Refused(status=status_name(status))
         present = self.read(ctypes.addressof(algo))

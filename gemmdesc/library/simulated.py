@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gemmdesc.arithmetic.replay import replay
 from gemmdesc.bits import Bits, bits_dtype
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import Declined, InvalidInputError
-from gemmdesc.library.interface import Library, Window
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window
+from gemmdesc.library.replayed import replay_problem
 from gemmdesc.operands import Operand
 from gemmdesc.problem import (
     AlgoConfig,
@@ -73,22 +73,26 @@ class SimulatedLibrary:
         return Failed(status=_NO_RULE) if isinstance(desc, Declined) else desc
 
     def run(
-        self, problem: GemmProblem, answer: AlgoConfig, a: Operand, b: Operand, window: Window | None = None
+        self,
+        problem: GemmProblem,
+        answer: AlgoConfig,
+        a: Operand,
+        b: Operand,
+        window: Window | None = None,
+        *,
+        inputs: Inputs = NO_INPUTS,
     ) -> Bits | Failed:
         """See the interface; only the rows and columns of ``window`` are made and computed.
 
         Raises:
-            InvalidInputError: an operand's type, or the descriptor's, is not the problem's.
+            InvalidInputError: an operand's type, or the descriptor's, is not the problem's; the inputs are not what it
+                takes.
         """
         desc = self.descriptor(problem, answer)
         if isinstance(desc, Failed):
             return desc
         _require_types(problem, desc, a, b)
-        if window is None:
-            window = Window(rows=np.arange(problem.m), columns=np.arange(problem.n))
-        a_bits = a.bits(problem.m, problem.k, window.rows)
-        b_bits = b.bits(problem.n, problem.k, window.columns).T
-        result = replay(desc, a_bits, b_bits)
+        result = replay_problem(desc, problem, a, b, window, inputs=inputs)
         if self.nondeterministic is not None and self.nondeterministic(problem, answer) and result.size:
             self._runs["all"] += 1
             result[0, 0] ^= bits_dtype(problem.d_dtype).type(self._runs["all"] & 1)
@@ -170,9 +174,16 @@ class PermutedLibrary:
         return self.library.launch(problem, self.renaming.back(answer))
 
     def run(
-        self, problem: GemmProblem, answer: AlgoConfig, a: Operand, b: Operand, window: Window | None = None
+        self,
+        problem: GemmProblem,
+        answer: AlgoConfig,
+        a: Operand,
+        b: Operand,
+        window: Window | None = None,
+        *,
+        inputs: Inputs = NO_INPUTS,
     ) -> Bits | Failed:
-        return self.library.run(problem, self.renaming.back(answer), a, b, window)
+        return self.library.run(problem, self.renaming.back(answer), a, b, window, inputs=inputs)
 
 
 def permuted(library: Library, seed: int) -> PermutedLibrary:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gemmdesc.bits import bitwise_equal
 from gemmdesc.errors import InvalidInputError
-from gemmdesc.library.interface import Library, Window
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window
 from gemmdesc.operands import Operand
 from gemmdesc.problem import AlgoConfig, Failed, GemmProblem
 
@@ -69,6 +69,7 @@ def run_to_run(
     *,
     repeats: int = 8,
     window: Window | None = None,
+    inputs: Inputs = NO_INPUTS,
     busy: Callable[[], AbstractContextManager[None]] = busy_stream,
 ) -> Stability | Failed:
     """Run ``answer`` 1 + 2 x ``repeats`` times on the same operands and compare the bytes of D, or of ``window``.
@@ -80,13 +81,13 @@ def run_to_run(
     """
     if repeats < 1:
         raise InvalidInputError(f"repeats must be at least 1 (got {repeats})")
-    first = library.run(problem, answer, a, b, window)
+    first = library.run(problem, answer, a, b, window, inputs=inputs)
     if isinstance(first, Failed):
         return first
 
     def all_equal() -> bool | Failed:
         for _ in range(repeats):
-            again = library.run(problem, answer, a, b, window)
+            again = library.run(problem, answer, a, b, window, inputs=inputs)
             if isinstance(again, Failed):
                 return again
             if not bitwise_equal(first, again):

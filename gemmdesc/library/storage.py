@@ -6,7 +6,7 @@ filled with all-ones bytes, a NaN in every format, so that reading a gap shows i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gemmdesc.dtypes import DType
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Stored:
     """A column-major matrix on a device: ``columns`` has shape (columns, rows), stride (ld, 1), signed integer type.
 
-    ``pointer`` is the address of its first element, ``buffer`` the allocation that it lies in.
+    A batch of them: shape (matrices, columns, rows), the matrices as far apart as the problem says.  ``pointer``
+    is the address of the first element, ``buffer`` the allocation that it lies in.
     """
 
     columns: torch.Tensor
@@ -32,31 +33,55 @@ class Stored:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a stored matrix looks like: sizes and ``ld`` in elements, ``alignment_bytes`` exact below 256."""
+    """What a stored matrix looks like: sizes and ``ld`` in elements, ``alignment_bytes`` exact below 256.
+
+    ``matrices`` of them lie ``stride`` elements apart.
+    """
 
     rows: int
     columns: int
     ld: int
     dtype: DType
     alignment_bytes: int
+    matrices: int = 1
+    stride: int = 0
+
+    @property
+    def extent(self) -> int:
+        """Elements from the first one to the end of the last column's padding."""
+        return (self.matrices - 1) * self.stride + self.columns * self.ld
 
 
 def a_shape(problem: GemmProblem) -> Shape:
     """A as stored."""
     p = problem
-    return Shape(rows=p.a_rows, columns=p.a_columns, ld=p.lda, dtype=p.a_dtype, alignment_bytes=p.a_alignment_bytes)
+    return Shape(
+        rows=p.a_rows, columns=p.a_columns, ld=p.lda, dtype=p.a_dtype, alignment_bytes=p.a_alignment_bytes,
+        matrices=p.a_outer // p.m, stride=p.a_batch_stride,
+    )  # fmt: skip
 
 
 def b_shape(problem: GemmProblem) -> Shape:
     """B as stored."""
     p = problem
-    return Shape(rows=p.b_rows, columns=p.b_columns, ld=p.ldb, dtype=p.b_dtype, alignment_bytes=p.b_alignment_bytes)
+    return Shape(
+        rows=p.b_rows, columns=p.b_columns, ld=p.ldb, dtype=p.b_dtype, alignment_bytes=p.b_alignment_bytes,
+        matrices=p.b_outer // p.n, stride=p.b_batch_stride,
+    )  # fmt: skip
+
+
+def c_shape(problem: GemmProblem) -> Shape:
+    """C as stored: as D is, at C's alignment and of C's type."""
+    return replace(d_shape(problem), dtype=problem.c_dtype, alignment_bytes=problem.c_alignment_bytes)
 
 
 def d_shape(problem: GemmProblem) -> Shape:
     """D as stored; C, which beta = 0 leaves unread, is D."""
     p = problem
-    return Shape(rows=p.m, columns=p.n, ld=p.ldd, dtype=p.d_dtype, alignment_bytes=p.d_alignment_bytes)
+    return Shape(
+        rows=p.m, columns=p.n, ld=p.ldd, dtype=p.d_dtype, alignment_bytes=p.d_alignment_bytes,
+        matrices=p.batch_count, stride=p.d_batch_stride,
+    )  # fmt: skip
 
 
 def allocate(shape: Shape, device: torch.device | str) -> Stored:
@@ -71,10 +96,11 @@ def allocate(shape: Shape, device: torch.device | str) -> Stored:
     if alignment < size:
         raise InvalidInputError(f"alignment_bytes must be at least one element, {size} (got {alignment})")
     spare = 2 * MAX_ALIGNMENT_BYTES // size
-    extent = shape.columns * shape.ld
-    buffer = torch.full((extent + spare,), -1, dtype=torch_integer(shape.dtype), device=device)
+    buffer = torch.full((shape.extent + spare,), -1, dtype=torch_integer(shape.dtype), device=device)
     offset = aligned_offset(buffer.data_ptr(), alignment) // size
-    columns = buffer[offset : offset + extent].view(shape.columns, shape.ld)[:, : shape.rows]
+    one = (shape.columns, shape.rows), (shape.ld, 1)
+    sizes, strides = one if shape.matrices == 1 else ((shape.matrices, *one[0]), (shape.stride, *one[1]))
+    columns = buffer.as_strided(sizes, strides, offset)
     return Stored(columns=columns, buffer=buffer, pointer=buffer.data_ptr() + offset * size)
 
 
@@ -86,23 +112,32 @@ def aligned_offset(address: int, alignment: int) -> int:
 
 
 def store_a(problem: GemmProblem, bits: torch.Tensor) -> Stored:
-    """op(A) = ``bits``, shape (m, k), stored as ``problem`` says on the device of ``bits``."""
-    return _store(a_shape(problem), bits.T if problem.transa is Transpose.N else bits)
+    """All op(A) = ``bits``, shape (a_outer, k), stored as ``problem`` says on the device of ``bits``."""
+    return _store(a_shape(problem), bits, problem.m, turned=problem.transa is Transpose.N)
 
 
 def store_b(problem: GemmProblem, bits: torch.Tensor) -> Stored:
-    """op(B) transposed = ``bits``, shape (n, k), stored as ``problem`` says on the device of ``bits``."""
-    return _store(b_shape(problem), bits if problem.transb is Transpose.N else bits.T)
+    """All op(B) transposed = ``bits``, shape (b_outer, k), stored as ``problem`` says on the device of ``bits``."""
+    return _store(b_shape(problem), bits, problem.n, turned=problem.transb is not Transpose.N)
 
 
-def _store(shape: Shape, columns: torch.Tensor) -> Stored:
-    if tuple(columns.shape) != (shape.columns, shape.rows) or columns.element_size() != shape.dtype.itemsize:
+def store_c(problem: GemmProblem, bits: torch.Tensor) -> Stored:
+    """All C = ``bits``, shape (d_outer, n), stored as ``problem`` says on the device of ``bits``."""
+    return _store(c_shape(problem), bits, problem.m, turned=True)
+
+
+def _store(shape: Shape, bits: torch.Tensor, outer: int, *, turned: bool) -> Stored:
+    """``bits``: matrices of ``outer`` rows below one another, each of which is stored as a column unless ``turned``."""
+    inner = shape.columns if turned else shape.rows
+    wanted = (shape.matrices * outer, inner)
+    if tuple(bits.shape) != wanted or bits.element_size() != shape.dtype.itemsize:
         raise InvalidInputError(
-            f"bits must fill {shape.rows} x {shape.columns} elements of {shape.dtype.value} as stored "
-            f"(got {tuple(columns.shape)[::-1]} of {columns.dtype})"
+            f"bits must have shape {wanted}, of {shape.dtype.value} elements (got {tuple(bits.shape)} of {bits.dtype})"
         )
-    stored = allocate(shape, columns.device)
-    stored.columns.copy_(columns.view(torch_integer(shape.dtype)))
+    stored = allocate(shape, bits.device)
+    each = bits.view(torch_integer(shape.dtype)).reshape(shape.matrices, outer, inner)
+    each = each.transpose(1, 2) if turned else each
+    stored.columns.copy_(each if shape.matrices > 1 else each[0])
     return stored
 
 
@@ -112,5 +147,7 @@ def empty_d(problem: GemmProblem, device: torch.device | str) -> Stored:
 
 
 def result_of(d: Stored) -> torch.Tensor:
-    """D as an (m, n) view, signed integer type."""
-    return d.columns.T
+    """All D as (d_outer, n), signed integer type; a view unless there are several."""
+    if d.columns.dim() == 2:
+        return d.columns.T
+    return d.columns.transpose(1, 2).reshape(-1, d.columns.shape[1])

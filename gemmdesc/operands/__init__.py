@@ -5,6 +5,7 @@ from gemmdesc.operands.explicit import ConstantOperand, DenseOperand, Entries, S
 from gemmdesc.operands.families import Family
 from gemmdesc.operands.hashed import HashOperand
 from gemmdesc.operands.patterned import PatternOperand, Patterns
+from gemmdesc.operands.retyped import MaskedOperand, RetypedOperand
 
 __all__ = [
     "ConstantOperand",
@@ -12,9 +13,11 @@ __all__ = [
     "Entries",
     "Family",
     "HashOperand",
+    "MaskedOperand",
     "Operand",
     "PatternOperand",
     "Patterns",
+    "RetypedOperand",
     "SparseOperand",
     "torch_integer",
 ]

@@ -11,16 +11,23 @@ from gemmdesc.descriptor import (
     EpilogueStep,
     FusedDot,
     GEMMDesc,
+    Layout,
     Relu,
     ResidueFirst,
     Rounding,
     ScalarStep,
     Scale,
+    ScaleOutput,
     Short,
     Start,
+    Strided,
 )
 
-_ROUNDED = {Rounding.TOWARD_ZERO: "toward zero", Rounding.NEAREST_EVEN: "to nearest even"}
+_ROUNDED = {
+    Rounding.TOWARD_ZERO: "toward zero",
+    Rounding.NEAREST_EVEN: "to nearest even",
+    Rounding.NEAREST_AWAY: "to nearest, ties away from zero",
+}
 
 
 def in_words(desc: GEMMDesc, k: int) -> tuple[str, ...]:
@@ -33,6 +40,9 @@ def in_words(desc: GEMMDesc, k: int) -> tuple[str, ...]:
     for depth, cut in enumerate(desc.cuts):
         lines.append(_cut(cut, length, "k is" if depth == 0 else "each of them is"))
         length = min(length, cut.layout.span) if isinstance(cut.layout, Contiguous) else -(-length // cut.layout.count)
+    for name, cast in (("A", desc.a_cast), ("B", desc.b_cast)):
+        if cast is not None:
+            lines.append(f"each element of {name} is rounded to {cast.dtype.value}, {_ROUNDED[cast.rounding]}")
     lines.append(_chain(desc))
     lines += [_fold(cut) for cut in reversed(desc.cuts)]
     lines += [_step(step) for step in desc.epilogue]
@@ -73,10 +83,20 @@ def _chain(desc: GEMMDesc) -> str:
 
 def _fold(cut: Cut) -> str:
     start = "the first" if cut.start is Start.FIRST else "+0.0"
+    groups = "".join(f", then {_group(layout)}" for layout in reversed(cut.fold))
+    where = " in their groups" if groups else ""
     return (
-        f"parts are stored as {cut.partial_dtype.value} and added in ascending order, from {start} on, the running sum "
-        f"held as {cut.merge_dtype.value}"
+        f"parts are stored as {cut.partial_dtype.value} and added in ascending order{where}, from {start} on, the "
+        f"running sum held as {cut.merge_dtype.value}{', but for the last one' if cut.open_end else ''}{groups}"
     )
+
+
+def _group(layout: Layout) -> str:
+    match layout:
+        case Contiguous(span=span, short=short):
+            return f"groups of {span} neighbours (the short one {short.value})"
+        case Strided(count=count, unit=unit):
+            return f"the {count} groups that take {unit} in turn"
 
 
 def _step(step: EpilogueStep) -> str:
@@ -89,5 +109,7 @@ def _step(step: EpilogueStep) -> str:
             return "plus the bias, rounded to float32"
         case Relu():
             return "the larger of it and +0.0"
+        case ScaleOutput():
+            return "times the output's scale, rounded to float32"
         case CastTo(dtype=dtype):
             return f"rounded to {dtype.value}, to nearest even"

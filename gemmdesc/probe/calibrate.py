@@ -41,7 +41,7 @@ def calibrate_step(reader: Reader, step: tuple[int, int], later: int | None, siz
     return StepArithmetic(
         fraction_bits=fraction_bits,
         output_bits=output_bits,
-        toward_zero=_truncates(reader, begin, later, (fraction_bits, output_bits), size),
+        toward_zero=_truncates(reader, step, later, (fraction_bits, output_bits), size),
     )
 
 
@@ -50,18 +50,24 @@ def _triple(big: float, first: int, last: int, small: Sequence[tuple[int, int]])
 
 
 def _truncates(
-    reader: Reader, begin: int, later: int, bits: tuple[int, int], size: Magnitudes
+    reader: Reader, step: tuple[int, int], later: int, bits: tuple[int, int], size: Magnitudes
 ) -> bool | None:
     """Whether both the alignment and the carried value truncate; None where they disagree or cannot be read.
 
-    Three quarters of the last carried bit take two products where alignment keeps two more bits, else one product of
-    1.5 half-bits that alignment itself would have to round.
+    Three quarters of the last carried bit take two products where alignment keeps two more bits.  Where it does not,
+    two halves of L leave room for one and a half of it beside them, in a step of four products.  One product of 1.5
+    half-bits is what alignment itself would have to round.
     """
+    begin = step[0]
     aligned, carried = bits
     answers = []
     if aligned >= carried + 2:
         small = [(begin + 1, carried + 1), (begin + 2, carried + 2)]
         answers.append(reader.values([_triple(size.big, begin, later, small)])[0])
+    elif aligned >= carried and step[1] - begin >= 4 and size.big * 2.0 ** -(carried + 1) >= size.tiny:
+        half, last = 0.5 * size.big, size.big * 2.0**-carried
+        five = ((begin, half), (begin + 1, half), (begin + 2, last), (begin + 3, 0.5 * last), (later, -size.big))
+        answers.append(reader.values([five])[0] - last)
     fine = size.big * 2.0 ** -(aligned + 1)
     if fine * 0.5 >= size.tiny:
         pattern = ((begin, size.big), (begin + 1, fine * 1.5), (begin + 2, -size.big))
@@ -104,43 +110,46 @@ def calibrate_merge(
     size: Magnitudes,
     *,
     everywhere: Sequence[int] = (),
+    carried: int | None = None,
 ) -> MergeTypes:
     """Measure the types of partials and of the running sum; ``starts`` are the first k of the parts, in fold order.
 
     A partial of 1 + 2^-d in the second part, met by a first part of -1, loses its small bit only to the partial's type;
-    1 in the first part, 2^-d in the second and -1 in the third lose it only to the running sum's.  ``everywhere``: a k
-    of each part that the fold holds, where ``starts`` leaves some out.
+    1 in the first part, 2^-d in the second and -1 in the third lose it only to the running sum's.  (All are times a
+    power of two where the products' least values ask for it.)  ``everywhere``: a k
+    of each part that the fold holds, where ``starts`` leaves some out.  ``carried``: the bits that an accumulator
+    keeps; no more of a partial can be seen.
     """
     if len(starts) < 2:
         return MergeTypes()
-    one = 1.0
-    depths = [d for d in range(3, 25) if 2.0**-d >= size.tiny]
+    one = max(1.0, size.tiny * 2.0**24)
+    depths = [d for d in range(3, 25) if one * 2.0**-d >= size.tiny]
     zero, first = starts[0], starts[1]
     if len({zero, zero + 1, first, first + 1, first + 2, *starts[2:3]}) < 5 + len(starts[2:3]):
         # Parts too short for two or three values of their own.
         return MergeTypes()
-    stored = reader.values([((zero, -one), (first, one), (first + 1, 2.0**-d)) for d in depths])
+    stored = reader.values([((zero, -one), (first, one), (first + 1, one * 2.0**-d)) for d in depths])
     partial_bits = _deepest(stored, depths, one)
     if len(starts) > 2:
-        running = reader.values([((zero, one), (first, 2.0**-d), (starts[2], -one)) for d in depths])
+        running = reader.values([((zero, one), (first, one * 2.0**-d), (starts[2], -one)) for d in depths])
     else:
-        running = reader.values([((zero, one), (zero + 1, 2.0**-d), (first, -one)) for d in depths])
+        running = reader.values([((zero, one), (zero + 1, one * 2.0**-d), (first, -one)) for d in depths])
     running_bits = _deepest(running, depths, one)
     if len(starts) == 2 and (partial_bits is None or partial_bits < output.format.fraction_bits + 1):
         running_bits = None
     return MergeTypes(
         partial_bits=partial_bits,
         running_bits=running_bits,
-        nearest=_rounds_to_nearest(reader, zero, first, partial_bits),
+        nearest=_rounds_to_nearest(reader, zero, first, partial_bits if partial_bits != carried else None, one),
         starts_at_zero=_starts_at_zero(reader, everywhere or starts, operand, output, partial_bits),
     )
 
 
-def _rounds_to_nearest(reader: Reader, zero: int, first: int, bits: int | None) -> bool | None:
-    if bits is None or 2.0 ** -(bits + 2) < 2.0**-24:
+def _rounds_to_nearest(reader: Reader, zero: int, first: int, bits: int | None, one: float) -> bool | None:
+    if bits is None or bits + 2 > 24:
         return None
-    up, small = 2.0**-bits, ((first + 1, 2.0 ** -(bits + 1)), (first + 2, 2.0 ** -(bits + 2)))
-    got = reader.values([((zero, -1.0), (first, 1.0), *small)])[0]
+    up, small = one * 2.0**-bits, ((first + 1, one * 2.0 ** -(bits + 1)), (first + 2, one * 2.0 ** -(bits + 2)))
+    got = reader.values([((zero, -one), (first, one), *small)])[0]
     return True if got == up else False if got == 0.0 else None
 
 

@@ -9,16 +9,18 @@ from enum import Enum
 
 import numpy as np
 
-from gemmdesc.arithmetic.replay import replay
-from gemmdesc.bits import Bits, bitwise_equal
+from gemmdesc.bits import Bits, bitwise_equal, from_float32, to_float32
 from gemmdesc.descriptor import GEMMDesc
-from gemmdesc.library.interface import Library, Window
+from gemmdesc.dtypes import DType
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window
+from gemmdesc.library.replayed import replay_problem
 from gemmdesc.mutants import mutants
 from gemmdesc.normal_form import normal_form
-from gemmdesc.operands import Family, HashOperand, Operand
+from gemmdesc.operands import ConstantOperand, Family, HashOperand, MaskedOperand, Operand, RetypedOperand
+from gemmdesc.probe.reader import empty_inputs
 from gemmdesc.probe.scan import Example
-from gemmdesc.probe.telling import MUTANT_K
-from gemmdesc.problem import Failed, GemmProblem, environment
+from gemmdesc.probe.telling import worth_mutants
+from gemmdesc.problem import ComputeType, Failed, GemmProblem, ScalarClass, environment, is_float8
 from gemmdesc.rivals import rival_set_operands
 from gemmdesc.rule import Rule, evaluate_rule
 
@@ -31,6 +33,8 @@ RIVAL_ROWS = 96
 FAMILIES = (
     Family.CANCELLING, Family.NEGATIVE_ZERO, Family.WIDE, Family.SPECIALS, Family.CANCELLING, Family.RAMP,
 )  # fmt: skip
+#: The bits of a float32 pattern down to the one below tfloat32's last.
+_TIES = 0xFFFFF000
 
 
 class Verdict(Enum):
@@ -99,9 +103,10 @@ def compare_rules(
             if following is None or Verdict.EQUAL not in verdicts:
                 break
             a, b, window = following
-            running = waiting.submit(library.run, problem, example.answer, a, b, window)
+            inputs = draw_inputs(problem, draws[place])
+            running = waiting.submit(library.run, problem, example.answer, a, b, window, inputs=inputs)
             alive = [i for i, v in enumerate(verdicts) if v is Verdict.EQUAL]
-            expected = _expected([descs[i] for i in alive], problem, a, b, window)
+            expected = _expected([descs[i] for i in alive], problem, (a, b), window, inputs)
             following = prepared(draws[place + 1]) if place + 1 < len(draws) else None
             got = running.result()
             if isinstance(got, Failed):
@@ -113,7 +118,11 @@ def compare_rules(
 
 
 def _expected(
-    descs: Sequence[GEMMDesc | None], problem: GemmProblem, a: Operand, b: Operand, window: Window
+    descs: Sequence[GEMMDesc | None],
+    problem: GemmProblem,
+    operands: tuple[Operand, Operand],
+    window: Window,
+    inputs: Inputs,
 ) -> list[Bits]:
     """What each descriptor gives; those that owe each other the same bits are replayed once."""
     found: dict[str, Bits] = {}
@@ -122,7 +131,7 @@ def _expected(
         assert desc is not None
         digest = normal_form(desc, problem.k).digest
         if digest not in found:
-            found[digest] = _replayed(desc, problem, a, b, window)
+            found[digest] = replay_problem(desc, problem, *operands, window, inputs=inputs)
         out.append(found[digest])
     return out
 
@@ -133,24 +142,78 @@ def operands(
     """The draw's operands; a rival draw pits ``desc`` against all of the others and of its mutants that differ here."""
     if draw.rival:
         own = normal_form(desc, problem.k)
-        changed = [m.desc for m in mutants(desc, problem.k)] if problem.k <= MUTANT_K else []
+        changed = [m.desc for m in mutants(desc, problem.k)] if worth_mutants(desc, problem.k) else []
         pool = {normal_form(d, problem.k): d for d in (*others, *changed)}
         pool.pop(own, None)
-        made = rival_set_operands(
-            desc, tuple(pool.values()), problem.k, seed=draw.seed, draw=draw.number, dtype=problem.a_dtype
-        )
+        made = _rivals(problem, desc, tuple(pool.values()), draw)
         if made is not None:
-            return made if problem.m >= problem.n else made[::-1]
+            return made
     return plain_operands(problem, draw)
 
 
-def plain_operands(problem: GemmProblem, draw: Draw) -> tuple[Operand, Operand]:
-    """Hashed operands of the family that the draw's number names."""
-    family = FAMILIES[draw.number % len(FAMILIES)]
-    return (
-        HashOperand(dtype=problem.a_dtype, family=family, seed=draw.seed, draw=draw.number, role="a"),
-        HashOperand(dtype=problem.b_dtype, family=family, seed=draw.seed, draw=draw.number, role="b"),
+def _rivals(
+    problem: GemmProblem, desc: GEMMDesc, others: Sequence[GEMMDesc], draw: Draw
+) -> tuple[Operand, Operand] | None:
+    """Operands against rivals, the patterns in the operand of the longer side; of tfloat32 values where it is cast."""
+    along_m = problem.m >= problem.n
+    types = (problem.a_dtype, problem.b_dtype) if along_m else (problem.b_dtype, problem.a_dtype)
+    cast = desc.a_cast or desc.b_cast
+    dtype = types[0] if cast is None else cast.dtype
+    made = rival_set_operands(desc, others, problem.k, seed=draw.seed, draw=draw.number, dtype=dtype)
+    if made is None:
+        return None
+    walked, steady = made
+    if cast is not None:
+        # tfloat32 patterns are float32 patterns too.
+        walked, steady = (RetypedOperand(source=x, dtype=types[0]) for x in made)
+    elif types[1] is not dtype:
+        value = to_float32(steady.bits(1, 1), dtype)
+        if (to_float32(from_float32(value, types[1]), types[1]) != value).any():
+            return None
+        steady = ConstantOperand(dtype=types[1], value_bits=int(from_float32(value, types[1])[0, 0]))
+    return (walked, steady) if along_m else (steady, walked)
+
+
+def draw_inputs(problem: GemmProblem, draw: Draw) -> Inputs:
+    """What the draw's product takes beside its operands: hashed C and bias, and scalars that are no powers of two.
+
+    Rivals differ in their sums; they meet zeros and ones.
+    """
+    p, empty = problem, empty_inputs(problem)
+    if draw.rival:
+        return empty
+    rng = np.random.default_rng([draw.seed, draw.number, 1])
+    odd = [float(np.float32(rng.uniform(0.25, 4.0))) for _ in range(5)]
+    scaled, other = is_float8(p.a_dtype), ScalarClass.OTHER
+    if not (scaled or empty.c or empty.bias or p.alpha is other):
+        return NO_INPUTS
+    return Inputs(
+        alpha=odd[0] if p.alpha is other else 1.0,
+        beta=odd[1] if p.beta is other else empty.beta,
+        a_scale=odd[2] if scaled else 1.0,
+        b_scale=odd[3] if scaled else 1.0,
+        d_scale=odd[4] if scaled and is_float8(p.d_dtype) else 1.0,
+        c=None if empty.c is None else _hashed(p.c_dtype, draw, 1 << 20),
+        bias=None if empty.bias is None else _hashed(p.bias_dtype, draw, 1 << 21),
     )
+
+
+def _hashed(dtype: DType, draw: Draw, salt: int) -> Operand:
+    family = FAMILIES[draw.number % len(FAMILIES)]
+    return HashOperand(dtype=dtype, family=family, seed=draw.seed ^ salt, draw=draw.number, role="a")
+
+
+def plain_operands(problem: GemmProblem, draw: Draw) -> tuple[Operand, Operand]:
+    """Hashed operands of the family that the draw's number names.
+
+    Where float32 operands may be rounded to tfloat32, every second draw lies on ties of that format.
+    """
+    family = FAMILIES[draw.number % len(FAMILIES)]
+    a: Operand = HashOperand(dtype=problem.a_dtype, family=family, seed=draw.seed, draw=draw.number, role="a")
+    b: Operand = HashOperand(dtype=problem.b_dtype, family=family, seed=draw.seed, draw=draw.number, role="b")
+    if problem.compute_type is ComputeType.COMPUTE_32F_FAST_TF32 and draw.number % 2 == 0:
+        a, b = MaskedOperand(source=a, mask=_TIES), MaskedOperand(source=b, mask=_TIES)
+    return a, b
 
 
 def choose_window(problem: GemmProblem, draw: Draw, side: int = WINDOW_SIDE) -> Window:
@@ -162,7 +225,7 @@ def choose_window(problem: GemmProblem, draw: Draw, side: int = WINDOW_SIDE) -> 
     rows, columns = side, side
     if draw.rival:
         rows, columns = (RIVAL_ROWS, 2) if problem.m >= problem.n else (2, RIVAL_ROWS)
-    return Window(rows=_spread(rng, problem.m, rows), columns=_spread(rng, problem.n, columns))
+    return Window(rows=_spread(rng, problem.d_outer, rows), columns=_spread(rng, problem.n, columns))
 
 
 def _spread(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
@@ -170,9 +233,3 @@ def _spread(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
         return np.arange(size, dtype=np.int64)
     inner = rng.integers(0, size, size=max(0, count - 2))
     return np.unique(np.concatenate([[0, size - 1], inner])).astype(np.int64)
-
-
-def _replayed(desc: GEMMDesc, problem: GemmProblem, a: Operand, b: Operand, window: Window) -> Bits:
-    a_bits = a.bits(problem.m, problem.k, window.rows)
-    b_bits = b.bits(problem.n, problem.k, window.columns)
-    return replay(desc, a_bits, np.ascontiguousarray(b_bits.T))

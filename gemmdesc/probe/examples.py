@@ -7,14 +7,19 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from gemmdesc.library.interface import Library
-from gemmdesc.probe.sampling import Scope, draw_problem
+from gemmdesc.probe.sampling import FLOAT8_MULTIPLE, Scope, draw_problem
 from gemmdesc.probe.scan import Example, resolve
-from gemmdesc.problem import GemmProblem, Transpose
+from gemmdesc.problem import GemmProblem, Transpose, is_float8
 
 #: With fewer natural examples than this, larger ones take part too, and others are made, from this many at most.
 FEW_EXAMPLES, _MADE_FROM = 4, 3
 #: Elements of both operands up to which a problem is preferred, and k up to which examples are made.
 _MODERATE_ELEMENTS, _LARGEST_MADE_K = 2**25, 2**15
+#: Multiples of k, and k beyond them, at which an answer is read deeper than it was met, and the largest k of those;
+#: lengths of slices that it may not have been met with.
+_DEEPER = ((4, 1), (16, 7), (64, 13))
+_SHORT_SLICES = (11, 43, 104)
+_DEEPEST_K = 2**18
 #: Multiples of 64 near a size that are tried.
 _GRAINED = 4
 #: A k below this hides how long the turns of most main loops are.
@@ -109,9 +114,12 @@ def moved(
 ) -> Example | None:
     """The example's answer at another inner size, and with dense operands stored otherwise if ``layout`` says so.
 
-    None where the library's check does not accept it there.
+    None where the library's check does not accept it there, or 8-bit operands cannot have that size or layout.
     """
-    problem = resized(example.problem, k, layout)
+    p = example.problem
+    if is_float8(p.a_dtype) and (k % FLOAT8_MULTIPLE or layout not in (None, (p.transa, p.transb))):
+        return None
+    problem = resized(p, k, layout)
     return Example(problem=problem, answer=example.answer) if library.check(problem, example.answer) else None
 
 
@@ -120,12 +128,22 @@ def resized(problem: GemmProblem, k: int, layout: tuple[Transpose, Transpose] | 
     p = problem
     if layout in (None, (p.transa, p.transb)):
         lda = p.lda if p.transa is Transpose.N else p.lda + k - p.k
-        return replace(p, k=k, lda=lda, ldb=p.ldb if p.transb is Transpose.T else p.ldb + k - p.k)
+        return _restrided(p, replace(p, k=k, lda=lda, ldb=p.ldb if p.transb is Transpose.T else p.ldb + k - p.k))
     transa, transb = layout
-    return replace(
+    turned = replace(
         p, k=k, transa=transa, transb=transb, lda=p.m if transa is Transpose.N else k,
         ldb=k if transb is Transpose.N else p.n,
     )  # fmt: skip
+    return _restrided(p, turned)
+
+
+def _restrided(old: GemmProblem, new: GemmProblem) -> GemmProblem:
+    """``new`` with the matrices of a batch as far behind one another as in ``old``."""
+    if old.batch_count == 1:
+        return new
+    a = old.a_batch_stride + new.lda * new.a_columns - old.lda * old.a_columns if old.a_batch_stride else 0
+    b = old.b_batch_stride + new.ldb * new.b_columns - old.ldb * old.b_columns if old.b_batch_stride else 0
+    return replace(new, a_batch_stride=a, b_batch_stride=b)
 
 
 def grained_sizes(example: Example) -> tuple[int, ...]:
@@ -149,6 +167,26 @@ def other_sizes(example: Example) -> tuple[int, ...]:
         k // 2 + 1, 3 * k,
     )  # fmt: skip
     return tuple(dict.fromkeys(s for s in sizes if 0 < s <= _LARGEST_MADE_K and s != k))
+
+
+def stretched(library: Library, examples: Sequence[Example]) -> list[Example]:
+    """The examples' answers at several times their k and with short slices, where operands stay moderate.
+
+    Only those that the library's check accepts.
+    """
+    made = (
+        moved(library, e, k)
+        for e in examples
+        for k in _stretched_sizes(e)
+        if k <= _DEEPEST_K and (e.problem.m + e.problem.n) * k <= _MODERATE_ELEMENTS
+    )
+    return [e for e in made if e is not None]
+
+
+def _stretched_sizes(example: Example) -> list[int]:
+    slices = max(1, example.answer.splitk_num)
+    short = [length * slices - 1 for length in _SHORT_SLICES] if slices > 1 else []
+    return [*(times * example.problem.k + beyond for times, beyond in _DEEPER), *short]
 
 
 def _cost(p: GemmProblem) -> tuple[bool, int]:

@@ -7,8 +7,10 @@ keeps, r comes out exactly when it was never added to an L that was not yet canc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +20,8 @@ from gemmdesc.bits import from_float32, to_float32
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import GemmdescError, InvalidInputError
 from gemmdesc.operands import Entries
+from gemmdesc.probe.reading import Beside
+from gemmdesc.problem import GemmProblem, is_float8
 
 #: The values of one experiment: (k, value) pairs, everything else 0.
 Pattern = Sequence[tuple[int, float]]
@@ -39,8 +43,21 @@ class Reader(Protocol):
         """Experiments that one launch holds."""
         ...
 
+    @property
+    def along_m(self) -> bool:
+        """Whether patterns lie in A, one a row of D; else in B, one a column."""
+        ...
+
     def values(self, patterns: Sequence[Pattern], *, other: float = 1.0) -> Floats:
         """One output value per pattern; every product is with ``other`` (1.0).
+
+        Raises:
+            ReferenceFailed: the library refused or failed.
+        """
+        ...
+
+    def outputs(self, asked: Sequence[Beside]) -> tuple[Beside, ...]:
+        """The experiments with their outputs.
 
         Raises:
             ReferenceFailed: the library refused or failed.
@@ -61,7 +78,7 @@ class Magnitudes:
 
 
 def magnitudes(operand: DType, output: DType) -> Magnitudes:
-    """The pair to use for operands of one type and outputs of another.
+    """The pair to use for operands of one type and outputs of another, the other operand being 1.
 
     Raises:
         InvalidInputError: the two types leave fewer than 16 binades between them.
@@ -72,6 +89,44 @@ def magnitudes(operand: DType, output: DType) -> Magnitudes:
     if high - low < 16:
         raise InvalidInputError(f"operand and output must span 16 binades (got {operand.value}, {output.value})")
     return Magnitudes(big=2.0**high, tiny=2.0**low, countable=2 ** min(d.fraction_bits, 11))
+
+
+def magnitudes_of(problem: GemmProblem) -> Magnitudes:
+    """The pair to use for ``problem``.
+
+    8-bit operands share the exponents of a product between them, and an 8-bit output is read through scales, so that
+    neither narrows the pair; only how many units add up exactly is the output's.
+    """
+    if not is_float8(problem.a_dtype):
+        return magnitudes(problem.a_dtype, problem.d_dtype)
+    a, b, d = (t.format for t in (problem.a_dtype, problem.b_dtype, problem.d_dtype))
+    low = max(-24, a.min_exponent - a.fraction_bits + b.min_exponent - b.fraction_bits)
+    high = min(15, a.max_exponent + b.max_exponent)
+    if not is_float8(problem.d_dtype):
+        low = max(low, d.min_exponent - d.fraction_bits)
+    return Magnitudes(big=2.0**high, tiny=2.0**low, countable=2 ** min(d.fraction_bits, 11))
+
+
+def factors(value: float, a: DType, b: DType) -> tuple[float, float]:
+    """Two values, one of each format, whose product is ``value``; the second one a power of two, or 0 with the first.
+
+    Raises:
+        InvalidInputError: there are none.
+    """
+    if value == 0.0:
+        return value, 1.0
+    fraction, exponent = math.frexp(value)
+    fraction, exponent = 2.0 * fraction, exponent - 1
+    low, high = b.format.min_exponent - b.format.fraction_bits, b.format.max_exponent
+    half = min(max(exponent // 2, low), high)
+    first = exponent - half
+    # Powers of two reach down to the least subnormal, other values to the least normal one.
+    least = a.format.min_exponent - (a.format.fraction_bits if abs(fraction) == 1.0 else 0)
+    first = min(max(first, least), a.format.max_exponent)
+    second = exponent - first
+    if not low <= second <= high:
+        raise InvalidInputError(f"value must be a product of {a.value} and {b.value} (got {value!r})")
+    return math.ldexp(fraction, first), math.ldexp(1.0, second)
 
 
 def encode(value: float, dtype: DType) -> int:
@@ -92,18 +147,14 @@ def to_entries(patterns: Sequence[Pattern], dtype: DType) -> Entries:
     Raises:
         InvalidInputError: a value is not exact in ``dtype``.
     """
-    codes: dict[float, int] = {}
-    rows: list[int] = []
-    ks: list[int] = []
-    bits: list[int] = []
-    for row, pattern in enumerate(patterns):
-        for k, value in pattern:
-            if value not in codes:
-                codes[value] = encode(value, dtype)
-            rows.append(row)
-            ks.append(k)
-            bits.append(codes[value])
-    return Entries(outer=np.array(rows, np.int64), k=np.array(ks, np.int64), bits=np.array(bits, np.int64))
+    lengths = [len(pattern) for pattern in patterns]
+    # k are small enough to be exact in float64.
+    flat = np.fromiter(chain.from_iterable(chain.from_iterable(patterns)), np.float64, 2 * sum(lengths))
+    ks, values = flat[::2].astype(np.int64), flat[1::2]
+    # Patterns of bits tell -0.0 from +0.0.
+    distinct, which = np.unique(values.view(np.int64), return_inverse=True)
+    codes = np.array([encode(float(x), dtype) for x in distinct.view(np.float64)], np.int64)
+    return Entries(outer=np.repeat(np.arange(len(patterns), dtype=np.int64), lengths), k=ks, bits=codes[which])
 
 
 def pair_then_unit(low: int, unit: int, size: Magnitudes) -> Pattern:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.descriptor import Cut, GEMMDesc, Layout
 from gemmdesc.errors import InvalidInputError
+from gemmdesc.probe.pieces import deal, part_count, part_length
 from gemmdesc.probe.tree import Tree
-from gemmdesc.schedule import Op, make_schedule
+from gemmdesc.schedule import Index, step_ends
 
 #: A subtree and its smallest site; None where no site takes part.
 _Ordered = tuple[Tree, int] | None
@@ -29,22 +30,45 @@ def induced_tree(desc: GEMMDesc, k: int, sites: Sequence[int]) -> Tree:
         raise InvalidInputError(
             f"sites must be distinct k below {min(k, desc.summed_k)}, at least one (got {list(sites)[:6]})"
         )
-    schedule = make_schedule(desc, k)
-    asked = np.flatnonzero(np.isin(schedule.order, chosen))
-    step = np.searchsorted(schedule.step_ends, asked, side="right")
-    bounds = np.searchsorted(asked, schedule.leaf_offsets)
-    ks = schedule.order[asked]
-    stack: list[_Ordered] = []
-    for op, argument in schedule.program.tolist():
-        if op == Op.LEAF:
-            begin, end = bounds[argument], bounds[argument + 1]
-            stack.append(_chain(ks[begin:end].tolist(), step[begin:end].tolist()))
-        elif op == Op.ADD:
-            right = stack.pop()
-            stack.append(_join([stack.pop(), right]))
-    (root,) = stack
+    root = _value(desc, desc.cuts, chosen, chosen, min(k, desc.summed_k))
     assert root is not None
     return root[0]
+
+
+def _value(desc: GEMMDesc, cuts: tuple[Cut, ...], sites: Index, places: Index, length: int) -> _Ordered:
+    """The subtree over ``sites``, which stand at ``places`` of the ``length`` k that these cuts deal."""
+    if not len(sites):
+        return None
+    if not cuts:
+        leaf = desc.accumulator
+        ends = step_ends(length, leaf.instruction_k, leaf.residue)
+        return _chain(sites.tolist(), np.searchsorted(ends, places, side="right").tolist())
+    layout = cuts[0].layout
+    labels, inner = deal(places, layout, length)
+    found = {
+        int(label): _value(
+            desc, cuts[1:], sites[labels == label], inner[labels == label], part_length(length, layout, int(label))
+        )
+        for label in np.unique(labels)
+    }
+    return _folded(cuts[0].fold, np.unique(labels), np.unique(labels), part_count(length, layout), found)
+
+
+def _folded(
+    fold: tuple[Layout, ...], parts: Index, places: Index, length: int, found: Mapping[int, _Ordered]
+) -> _Ordered:
+    """``parts`` stand at ``places`` of the ``length`` ones that what is left of a fold deals to groups."""
+    running: _Ordered = None
+    if not fold:
+        for part in parts.tolist():
+            running = _join([running, found[part]])
+        return running
+    labels, inner = deal(places, fold[0], length)
+    for label in np.unique(labels):
+        own = labels == label
+        group = _folded(fold[1:], parts[own], inner[own], part_length(length, fold[0], int(label)), found)
+        running = _join([running, group])
+    return running
 
 
 def _chain(ks: Sequence[int], steps: Sequence[int]) -> _Ordered:

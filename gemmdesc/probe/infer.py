@@ -8,7 +8,7 @@ environment of the declared domain, is not a difference.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from gemmdesc.descriptor import (
@@ -17,6 +17,7 @@ from gemmdesc.descriptor import (
     Cut,
     FusedDot,
     GEMMDesc,
+    OperandCast,
     Rounding,
     Short,
     Start,
@@ -24,6 +25,8 @@ from gemmdesc.descriptor import (
 from gemmdesc.dtypes import DType
 from gemmdesc.expressions import Const, Expr, Var, evaluate
 from gemmdesc.normal_form import normal_form
+from gemmdesc.probe.epilogues import with_epilogues
+from gemmdesc.probe.formats import operand_casts
 from gemmdesc.probe.learn import Allowed, Example, learn_integer
 from gemmdesc.probe.nest import Level, NestError, compress_parts
 from gemmdesc.probe.reading import Reading, StepArithmetic
@@ -88,6 +91,9 @@ def infer_rules(
         return Unexplained(reason=str(error))
     step = _fused_dot([r.arithmetic for r in readings], zero_exponent)
     options = step_options(readings)
+    casts = operand_casts(readings)
+    if casts is None:
+        return Unexplained(reason="what is multiplied of the operands fits no cast to tfloat32")
     if step is None or not options:
         what = "step arithmetic" if step is None else "step boundaries"
         return Unexplained(reason=f"the readings allow no {what}")
@@ -103,7 +109,13 @@ def infer_rules(
         for o, t in product(options, types)
         for chosen in integers
     ]
-    return distinct_rules(rules[: 2 * MOST_SURVIVORS], [*environments, *domain])[:MOST_SURVIVORS]
+    rules = [_cast(rule, casts) for rule in rules[: 2 * MOST_SURVIVORS]]
+    found = with_epilogues(distinct_rules(rules, [*environments, *domain])[:MOST_SURVIVORS], readings)
+    return found or Unexplained(reason="no sequence of steps after the sum gives what was read")
+
+
+def _cast(rule: Rule, casts: tuple[OperandCast | None, OperandCast | None]) -> Rule:
+    return rule.restructured(lambda desc: replace(desc, a_cast=casts[0], b_cast=casts[1]))
 
 
 def distinct_rules(rules: Sequence[Rule], environments: Sequence[Mapping[str, int]]) -> tuple[Rule, ...]:
@@ -207,9 +219,8 @@ def _fused_dot(measured: Sequence[StepArithmetic], zero_exponent: int | None) ->
 def _types(readings: Sequence[Reading]) -> list[Types]:
     """Types that every reading allows, plainest first."""
     out = []
-    for partial, merge, start in product(
-        (DType.FLOAT32, readings[0].problem.d_dtype), (DType.FLOAT32, readings[0].problem.d_dtype), Start
-    ):
+    stored = (DType.FLOAT32, readings[0].problem.c_dtype)
+    for partial, merge, start in product(stored, stored, Start):
         choice = Types(partial=partial, merge=merge, start=start)
         if choice not in out and all(_allows(r, choice) for r in readings):
             out.append(choice)
@@ -217,14 +228,22 @@ def _types(readings: Sequence[Reading]) -> list[Types]:
 
 
 def _allows(reading: Reading, choice: Types) -> bool:
-    merge = reading.merge
-    if merge.partial_bits is not None and _TYPE_BY_BITS.get(merge.partial_bits) is not choice.partial:
-        return False
-    if merge.running_bits is not None and _TYPE_BY_BITS.get(merge.running_bits) is not choice.merge:
+    merge, carried = reading.merge, reading.arithmetic.output_bits
+    if not (_keeps(choice.partial, merge.partial_bits, carried) and _keeps(choice.merge, merge.running_bits, carried)):
         return False
     if merge.nearest is False:
         return False
     return merge.starts_at_zero is None or merge.starts_at_zero == (choice.start is Start.ZERO)
+
+
+def _keeps(dtype: DType, bits: int | None, carried: int | None) -> bool:
+    """Whether so many fraction bits may be seen of a value stored as ``dtype``, of which accumulators keep ``carried``.
+
+    A type that holds more than an accumulator keeps shows no more than that.
+    """
+    if bits is None or _TYPE_BY_BITS.get(bits) is dtype:
+        return True
+    return bits == carried and dtype.format.fraction_bits > bits
 
 
 def _rule(

@@ -7,6 +7,7 @@ survivors, and a further reading is worth most where they disagree.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +47,11 @@ class Allowed:
         return cls(low=value, high=_LARGEST)
 
     @property
+    def open(self) -> bool:
+        """Whether any larger integer is allowed, too."""
+        return self.high == _LARGEST
+
+    @property
     def exact(self) -> bool:
         return self.low == self.high
 
@@ -81,6 +87,8 @@ def learn_integer(
     most: int = 24,
     sample: int = 64,
     rivals: bool = False,
+    lone: bool = True,
+    operations: int | None = None,
 ) -> tuple[Expr, ...]:
     """The surviving expressions, smallest first, at most ``most``; empty if the space holds none.
 
@@ -88,19 +96,21 @@ def learn_integer(
     expressions already learned, used like variables; ``hints``, learned elsewhere, are tried first.  ``sample``: how
     many environments of the domain, evenly spread, tell expressions apart.  The search stops after the first stage that
     leaves survivors: hints, single atoms, one operation, two operations, a multiple of a grain, an operation on two
-    operations; with ``rivals`` it goes through all stages but the first and the last.
+    operations; with ``rivals`` it goes through all stages but the first and the last.  ``lone``: whether an integer
+    read only once may be a constant that is no power of two.  ``operations``: the search ends after so many (0 to 2).
 
     Raises:
         InvalidInputError: there are no examples.
     """
     if not examples:
         raise InvalidInputError("examples must hold at least one reading (got none)")
-    search = _Search(examples, domain[:: max(1, len(domain) // sample)], (names, conditions), given)
+    search = _Search(examples, domain[:: max(1, len(domain) // sample)], (names, conditions), given, lone=lone)
     hinted = partial(search.hinted, hints)
     if rivals:
         every = (search.atoms(), search.one(), search.two(), search.grained())
         return tuple(_smallest(chain.from_iterable(every))[:most])
-    for stage in (hinted, search.atoms, search.one, search.two, search.grained, search.three):
+    stages = (hinted, search.atoms, search.one, search.two, search.grained, search.three)
+    for stage in stages if operations is None else stages[: operations + 2]:
         found = _smallest(stage())
         if found:
             return tuple(found[:most])
@@ -116,6 +126,8 @@ class _Search:
         domain: Sequence[Mapping[str, int]],
         variables: tuple[Sequence[str], Sequence[str]],
         given: Sequence[Expr],
+        *,
+        lone: bool,
     ) -> None:
         every = [*(e.environment for e in examples), *domain]
         self._names, self._conditions = ([n for n in v if all(n in e for e in every)] for v in variables)
@@ -127,7 +139,8 @@ class _Search:
         self._high = np.array([e.allowed.high for e in examples], dtype=np.int64)
         # The readings that leave least open come first: they turn most expressions away.
         self._by_room = np.argsort(self._high - self._low, kind="stable")
-        exact = {e.allowed.low for e in examples if e.allowed.exact and e.allowed.low <= 4096}
+        read = Counter(e.allowed.low for e in examples if e.allowed.exact and e.allowed.low <= 4096)
+        exact = {value for value, count in read.items() if lone or count > 1}
         constants = sorted({2**i for i in range(11)} | exact)[:24]
         self._grain_constants = [c for c in constants if 4 <= c <= 256 and c & (c - 1) == 0]
         self._atoms = self._bank([*(Var(n) for n in self._names), *given, *(Const(c) for c in constants)])

@@ -15,12 +15,12 @@ from typing import Any
 from gemmdesc.bits import Bits
 from gemmdesc.dtypes import parse_dtype
 from gemmdesc.errors import CampaignError
-from gemmdesc.library.interface import Window
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Window
 from gemmdesc.operands import Operand
 from gemmdesc.probe.campaign import Campaign, Findings, Options
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.records import session_from_plain
-from gemmdesc.probe.sampling import Regime, Scope
+from gemmdesc.probe.sampling import Kind, Regime, Scope
 from gemmdesc.probe.workers import InProcess
 from gemmdesc.problem import AlgoConfig, DeviceId, Failed, GemmProblem, Launch, LibraryId, Refused
 
@@ -42,7 +42,14 @@ class RecordedLibrary:
         return None
 
     def run(
-        self, problem: GemmProblem, answer: AlgoConfig, a: Operand, b: Operand, window: Window | None = None
+        self,
+        problem: GemmProblem,
+        answer: AlgoConfig,
+        a: Operand,
+        b: Operand,
+        window: Window | None = None,
+        *,
+        inputs: Inputs = NO_INPUTS,
     ) -> Bits | Failed:
         raise CampaignError(f"library must be at hand to run (got the record of {self.identity.version})")
 
@@ -75,6 +82,7 @@ def recorded_scope(about: Mapping[str, Any]) -> Scope:
         regimes=tuple(Regime(r) for r in about["regimes"]),
         workspace_limit_bytes=about["workspace_limit_bytes"],
         misaligned_share=about["misaligned_share"],
+        kind=Kind(about.get("kind", Kind.PLAIN.value)),
     )
 
 

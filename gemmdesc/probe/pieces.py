@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gemmdesc.descriptor import Contiguous, Short, Strided
+from gemmdesc.descriptor import Contiguous, Layout, Short, Strided
 from gemmdesc.errors import GemmdescError
 from gemmdesc.probe.tree import Tree
 
 Index = npt.NDArray[np.int64]
-Layout = Contiguous | Strided
 
 
 class ScalarNestError(GemmdescError):
@@ -142,7 +141,7 @@ def take_apart(piece: Piece, layout: Layout) -> list[Piece] | None:
 
     def part(at: int) -> Piece:
         inside = piece.below(at)
-        length = _part_length(piece.length, layout, int(labels[inside][0]))
+        length = part_length(piece.length, layout, int(labels[inside][0]))
         return Piece(flat=flat, node=at, places=places[inside], length=length)
 
     while True:
@@ -174,7 +173,8 @@ def deal(places: Index, layout: Layout, length: int = 0) -> tuple[Index, Index]:
             return at % count, at // count * unit + places % unit
 
 
-def _part_length(length: int, layout: Layout, part: int) -> int:
+def part_length(length: int, layout: Layout, part: int) -> int:
+    """How many of ``length`` places one part holds."""
     match layout:
         case Contiguous(span=span, short=short):
             lead = length % span if short is Short.FIRST else 0
@@ -195,3 +195,39 @@ def explains(layouts: tuple[Layout, ...], piece: Piece) -> bool:
             return False
         pieces = [p for t in taken if t is not None for p in t]
     return all(p.chain for p in pieces)
+
+
+def take_groups(piece: Piece, layout: Layout) -> tuple[list[Piece], Piece] | None:
+    """The parts that hold sites, and the tree that folds them, in which a part's number stands for its sites.
+
+    None where some part is no subtree.
+    """
+    labels, places = deal(piece.places, layout, piece.length)
+    parts: list[Piece] = []
+
+    def fold(node: int) -> tuple[int, Tree]:
+        """The tree below, with its smallest part: a part's first site says nothing of its number."""
+        inside = piece.below(node)
+        own = labels[inside]
+        if (own == own[0]).all():
+            length = part_length(piece.length, layout, int(own[0]))
+            parts.append(Piece(flat=piece.flat, node=node, places=places[inside], length=length))
+            return int(own[0]), int(own[0])
+        (low, first), (high, second) = sorted((fold(piece.flat.left[node]), fold(piece.flat.right[node])), key=_number)
+        return min(low, high), (first, second)
+
+    if int((np.diff(labels) != 0).sum()) + 1 != len(np.unique(labels)):
+        return None
+    flat = flatten(fold(piece.node)[1])
+    if len(np.unique(flat.sites)) != len(flat.sites):
+        return None
+    return parts, Piece(flat=flat, node=flat.root, places=flat.sites, length=part_count(piece.length, layout))
+
+
+def _number(item: tuple[int, Tree]) -> int:
+    return item[0]
+
+
+def part_count(length: int, layout: Layout) -> int:
+    """How many parts ``length`` places have."""
+    return layout.count if isinstance(layout, Strided) else max(1, -(-length // layout.span))

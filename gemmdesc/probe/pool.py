@@ -82,7 +82,7 @@ class SpanPool:
 
     def widen(self, rule: Rule, algo_id: int, readings: Sequence[Reading]) -> Rule:
         """``rule`` with the pooled expressions for its span and sum, where it is cut and the readings allow them."""
-        if len(rule.structure.cuts) != 1:
+        if rule.otherwise is not None or len(rule.structure.cuts) != 1:
             return rule
         own = [e for e in map(span_example, readings) if e is not None]
         for expression in self.expressions(algo_id)[:1]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gemmdesc.descriptor import Cut, FusedDot
+from gemmdesc.descriptor import CastTo, Cut, EpilogueStep, FusedDot, GEMMDesc, ScaleOutput
 from gemmdesc.dtypes import DType
 from gemmdesc.plain import to_plain
 from gemmdesc.probe.answers import AnswerKey, Types, key_from_plain, key_to_plain
@@ -14,9 +14,10 @@ from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.examples import Variant
 from gemmdesc.probe.projection import Row, Solved
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
+from gemmdesc.probe.sampling import Kind
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.trials import Verified
-from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion, Transpose
+from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion, Transpose, is_float8
 from gemmdesc.rule import Rule, parse_rule
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def identity(library: LibraryId, device: DeviceId, options: Options) -> dict[str
         "output_float32": scope.output_float32,
         "workspace_limit_bytes": scope.workspace_limit_bytes,
         "misaligned_share": scope.misaligned_share,
+        # Campaigns of before there were kinds go on.
+        **({} if scope.kind is Kind.PLAIN else {"kind": scope.kind.value}),
     }
 
 
@@ -126,25 +129,44 @@ def retyped(rule: Rule, types: Types) -> Rule:
     a, b, d = types
 
     def moved(dtype: DType) -> DType:
-        return dtype if dtype is DType.FLOAT32 else d
+        return dtype if dtype is DType.FLOAT32 else _stored(d)
 
     def cut(level: Cut) -> Cut:
         return replace(level, partial_dtype=moved(level.partial_dtype), merge_dtype=moved(level.merge_dtype))
 
-    structure = replace(
-        rule.structure, a_dtype=a, b_dtype=b, output_dtype=d, cuts=tuple(cut(c) for c in rule.structure.cuts)
+    def typed(desc: GEMMDesc) -> GEMMDesc:
+        return replace(
+            desc, a_dtype=a, b_dtype=b, output_dtype=d, cuts=tuple(cut(c) for c in desc.cuts),
+            epilogue=_retyped_steps(desc.epilogue, d),
+        )  # fmt: skip
+
+    return rule.restructured(typed)
+
+
+def _stored(output: DType) -> DType:
+    """What sums are stored as beside an output of that type: the type itself, or that of C where it has 8 bits."""
+    return DType.FLOAT16 if is_float8(output) else output
+
+
+def _retyped_steps(steps: tuple[EpilogueStep, ...], output: DType) -> tuple[EpilogueStep, ...]:
+    """The epilogue for another output: casts go to its type, and an 8-bit one has a scale of its own."""
+    kept = tuple(
+        CastTo(dtype=_stored(output)) if isinstance(s, CastTo) else s for s in steps if not isinstance(s, ScaleOutput)
     )
-    return Rule(structure=structure, integers=rule.integers)
+    return (*kept, ScaleOutput()) if is_float8(output) else kept
 
 
 def with_zero_exponent(rule: Rule, zero_exponent: int) -> Rule:
     """The rule with another exponent for an exact zero in its fused step, if it has one."""
-    leaf = rule.structure.accumulator
-    if not isinstance(leaf.step, FusedDot):
-        return rule
-    step = replace(leaf.step, zero_exponent=zero_exponent)
-    structure = replace(rule.structure, accumulator=replace(leaf, step=step))
-    return Rule(structure=structure, integers=rule.integers)
+
+    def floored(desc: GEMMDesc) -> GEMMDesc:
+        leaf = desc.accumulator
+        if not isinstance(leaf.step, FusedDot):
+            return desc
+        step = replace(leaf.step, zero_exponent=zero_exponent)
+        return replace(desc, accumulator=replace(leaf, step=step))
+
+    return rule.restructured(floored)
 
 
 def rows_to_plain(rows: Sequence[Row]) -> dict[str, Any]:

@@ -7,16 +7,30 @@ Sizes are unrounded integers, log-uniform unless a regime says otherwise, with 2
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
+from types import MappingProxyType
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
-from gemmdesc.problem import DEFAULT_WORKSPACE_BYTES, GemmProblem, Transpose
+from gemmdesc.problem import (
+    DEFAULT_WORKSPACE_BYTES,
+    ComputeType,
+    Epilogue,
+    GemmProblem,
+    ScalarClass,
+    Transpose,
+    is_float8,
+)
 
 LARGEST_FLOPS = 10**12
 LARGEST_OPERAND_BYTES = 4 * 2**30
+#: What the sizes, leading dimensions and addresses of 8-bit operands must be a multiple of.
+FLOAT8_MULTIPLE = 16
+#: Matrices of a batch, at most.
+_LARGEST_BATCH = 64
 
 
 class Regime(Enum):
@@ -29,6 +43,29 @@ class Regime(Enum):
     SMALL = "small"
     VECTOR = "vector"
     LONG = "long"
+
+
+class Kind(Enum):
+    """What kind of product a campaign is about; all of its problems are of one kind.
+
+    PLAIN: one product, alpha one, beta zero, nothing after it.  TF32: the same on float32 operands that may be rounded
+    to tfloat32.  FLOAT8, FLOAT8_FAST: 8-bit operands of either format, without and with fast accumulation; outputs of
+    float16, bfloat16, float32 and of 8 bits.  BATCH: strided batches.  BIAS to GELU_BIAS: an epilogue of that name.
+    ADD_C, ADD_BETA_C: C added, as it is or times a beta other than one.
+    """
+
+    PLAIN = "plain"
+    TF32 = "tf32"
+    FLOAT8 = "float8"
+    FLOAT8_FAST = "float8_fast"
+    BATCH = "batch"
+    BIAS = "bias"
+    RELU = "relu"
+    RELU_BIAS = "relu_bias"
+    GELU = "gelu"
+    GELU_BIAS = "gelu_bias"
+    ADD_C = "add_c"
+    ADD_BETA_C = "add_beta_c"
 
 
 #: (low, high) for m, n and k, each log-uniform.
@@ -45,17 +82,39 @@ _RANGES: dict[Regime, tuple[tuple[int, int], tuple[int, int], tuple[int, int]]] 
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What a campaign covers: operand types, output types (None: the operands' own), regimes and their weights."""
+    """What a campaign covers: operand types, output types (None: the operands' own), regimes and their weights.
+
+    ``dtypes`` are those of the operands of one side; 8-bit kinds draw both sides' types from them.
+    """
 
     dtypes: tuple[DType, ...] = (DType.FLOAT16, DType.BFLOAT16)
     output_float32: bool = True
     regimes: tuple[Regime, ...] = tuple(Regime)
     workspace_limit_bytes: int = DEFAULT_WORKSPACE_BYTES
     misaligned_share: float = 0.25
+    kind: Kind = Kind.PLAIN
 
     def __post_init__(self) -> None:
         if not self.dtypes or not self.regimes:
             raise InvalidInputError(f"scope must hold a dtype and a regime (got {self})")
+        wanted = _KIND_DTYPES.get(self.kind)
+        if not all(d in wanted if wanted else not is_float8(d) for d in self.dtypes):
+            named = ", ".join(d.value for d in self.dtypes)
+            raise InvalidInputError(f"dtypes must be operand types of {self.kind.value} problems (got {named})")
+
+
+_FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
+#: The operand types of the kinds that have their own.
+_KIND_DTYPES = MappingProxyType({Kind.TF32: (DType.FLOAT32,), Kind.FLOAT8: _FLOAT8, Kind.FLOAT8_FAST: _FLOAT8})
+
+
+def scope_of_kind(kind: Kind, dtypes: tuple[DType, ...] = ()) -> Scope:
+    """The scope of a kind with its usual operand types, or with ``dtypes``.
+
+    Raises:
+        InvalidInputError: the kind has no problems with operands of these types.
+    """
+    return Scope(dtypes=dtypes or _KIND_DTYPES.get(kind, Scope.dtypes), kind=kind)
 
 
 def draw_problem(scope: Scope, seed: int, index: int, regime: Regime | None = None) -> GemmProblem:
@@ -72,13 +131,15 @@ def draw_problem(scope: Scope, seed: int, index: int, regime: Regime | None = No
         step = rng.choice((1, 2, 4, 8))
         lda, ldb, ldd = (x + step * rng.randrange(9) for x in (lda, ldb, ldd))
         aligned = [rng.choice((2, 4, 8, 16, 32, 256)) for _ in range(3)]
+    a_alignment, b_alignment = (max(x, dtype.itemsize) for x in aligned[:2])
     d_alignment = max(aligned[2], d_dtype.itemsize)
-    return GemmProblem(
+    problem = GemmProblem(
         m=m, n=n, k=k, a_dtype=dtype, b_dtype=dtype, d_dtype=d_dtype, transa=transa, transb=transb,
-        lda=lda, ldb=ldb, ldd=ldd, a_alignment_bytes=aligned[0], b_alignment_bytes=aligned[1],
+        lda=lda, ldb=ldb, ldd=ldd, a_alignment_bytes=a_alignment, b_alignment_bytes=b_alignment,
         c_alignment_bytes=d_alignment, d_alignment_bytes=d_alignment,
         workspace_limit_bytes=scope.workspace_limit_bytes,
     )  # fmt: skip
+    return _OF_KIND[scope.kind](problem, scope, rng)
 
 
 def draw_sizes(rng: Random, regime: Regime) -> tuple[int, int, int]:
@@ -98,3 +159,68 @@ def draw_sizes(rng: Random, regime: Regime) -> tuple[int, int, int]:
 def _log_uniform(rng: Random, low: int, high: int) -> int:
     """Every integer of ``low`` .. ``high`` possible, density proportional to 1 / x."""
     return min(high, int(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
+
+
+def _plain(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
+    return problem
+
+
+def _tf32(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
+    return replace(problem, compute_type=ComputeType.COMPUTE_32F_FAST_TF32)
+
+
+def _float8(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
+    """Sizes rounded up to what the library takes, both operands with neighbouring k side by side."""
+    m, n, k = (-(-x // FLOAT8_MULTIPLE) * FLOAT8_MULTIPLE for x in (problem.m, problem.n, problem.k))
+    b_dtype = rng.choice(scope.dtypes)
+    outputs = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32) if scope.output_float32 else (DType.FLOAT16,)
+    d_dtype = rng.choice((*outputs, *scope.dtypes))
+    pads, aligned = (0, 0, 0), [256, 256, 256]
+    if rng.random() < scope.misaligned_share:
+        pads = (rng.randrange(9), rng.randrange(9), rng.randrange(9))
+        aligned = [rng.choice((16, 32, 64, 128, 256)) for _ in range(3)]
+    lda, ldb, ldd = (x + FLOAT8_MULTIPLE * pad for x, pad in zip((k, k, m), pads, strict=True))
+    return replace(
+        problem, m=m, n=n, k=k, b_dtype=b_dtype, d_dtype=d_dtype, transa=Transpose.T, transb=Transpose.N, lda=lda,
+        ldb=ldb, ldd=ldd, a_alignment_bytes=aligned[0], b_alignment_bytes=aligned[1], c_alignment_bytes=aligned[2],
+        d_alignment_bytes=aligned[2], fast_accumulation=scope.kind is Kind.FLOAT8_FAST,
+    )  # fmt: skip
+
+
+def _batch(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
+    """A batch whose matrices follow one another, now and then with a gap, of no more work than one product may be."""
+    p = problem
+    work = 2 * p.m * p.n * p.k
+    held = 4 * max(p.lda * p.a_columns, p.ldb * p.b_columns, p.ldd * p.n)
+    most = min(_LARGEST_BATCH, LARGEST_FLOPS // work, LARGEST_OPERAND_BYTES // held)
+    count = _log_uniform(rng, 2, max(2, most))
+    gaps = [8 * rng.randrange(5) if rng.random() < scope.misaligned_share else 0 for _ in range(3)]
+    extents = (p.lda * p.a_columns, p.ldb * p.b_columns, p.ldd * p.n)
+    a, b, d = (extent + gap for extent, gap in zip(extents, gaps, strict=True))
+    return replace(p, batch_count=count, a_batch_stride=a, b_batch_stride=b, d_batch_stride=d)
+
+
+def _epilogue(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
+    return replace(problem, epilogue=Epilogue(scope.kind.value))
+
+
+def _add_c(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
+    return replace(problem, beta=ScalarClass.ONE if scope.kind is Kind.ADD_C else ScalarClass.OTHER)
+
+
+_OF_KIND: MappingProxyType[Kind, Callable[[GemmProblem, Scope, Random], GemmProblem]] = MappingProxyType(
+    {
+        Kind.PLAIN: _plain,
+        Kind.TF32: _tf32,
+        Kind.FLOAT8: _float8,
+        Kind.FLOAT8_FAST: _float8,
+        Kind.BATCH: _batch,
+        Kind.BIAS: _epilogue,
+        Kind.RELU: _epilogue,
+        Kind.RELU_BIAS: _epilogue,
+        Kind.GELU: _epilogue,
+        Kind.GELU_BIAS: _epilogue,
+        Kind.ADD_C: _add_c,
+        Kind.ADD_BETA_C: _add_c,
+    }
+)

@@ -1,44 +1,48 @@
 """From summation trees of one class of answers to rules with a scalar chain as their leaf: pure, offline.
 
-The tree that takes most cuts gives the kinds of cuts; the integers of every cut are learned as expressions.  A rule is
-kept only if the descriptor that it gives induces every measured tree.  Readings are added to what is learned from
-one at a time, each a tree that refutes what was learned before.
+All trees are taken apart together, cut by cut (:mod:`gemmdesc.probe.scalar_search`); the integers of every cut are
+learned as expressions.  Where no nest explains all readings, they are divided by a condition on how the operands lie,
+and each side is explained by itself.  A rule is kept only if the descriptor that it gives induces every measured tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import product
 
-from gemmdesc.descriptor import Contiguous, Start, Strided
-from gemmdesc.expressions import Call, Expr, evaluate
-from gemmdesc.probe.infer import Unexplained, distinct_rules
+import numpy as np
+
+from gemmdesc.descriptor import GEMMDesc, Start
+from gemmdesc.expressions import Expr, Var, call, evaluate, evaluate_all, size
+from gemmdesc.probe.infer import Unexplained
 from gemmdesc.probe.learn import Allowed, Example, learn_integer
-from gemmdesc.probe.pieces import Piece, ScalarNestError, explains
-from gemmdesc.probe.scalar_nest import Fit, Level, Nest, compress_tree, fit_kinds, kind_of
-from gemmdesc.probe.scalar_rule import (
-    ScalarReading,
-    Structure,
-    confirms,
-    integer_paths,
-    layouts_in,
-    lend,
-    scalar_rule,
-)
-from gemmdesc.rule import Rule
+from gemmdesc.probe.pieces import ScalarNestError
+from gemmdesc.probe.scalar_rule import ScalarReading, confirms, lend, scalar_rule, shape
+from gemmdesc.probe.scalar_search import Chosen, GivenUp, Option, Search, Work
+from gemmdesc.rule import Rule, choose_rule, evaluate_rule
 
-#: Readings that may be added to what is learned from, one a round.
-_ROUNDS = 24
-#: Expressions kept for one integer, and combinations of them tried in one round.
-_EXPRESSIONS, _COMBINATIONS = 6, 96
-#: Readings that are asked for a structure until one gives it, and structures tried.
-_SOURCES = 8
-_STRUCTURES = 12
-#: Rules are told apart by normal forms up to this k.
-_TOLD_APART_TO = 20_000
-
-Integers = Mapping[str, Allowed]
+#: Cuts more than the trees need at least that are tried.
+_SPARE_CUTS = 5
+#: Work of a search for nests of one depth, in cuts taken off one piece, and of what follows the first nest found.
+_MOST_WORK, _FURTHER_WORK = 300, 60
+#: The same with groups: the parts of blocks that take turns are many, and few trees have any.
+_MOST_GROUPED_WORK = 900
+#: Work of all searches for one structure, by the operations of expressions, without groups and with them; and for two.
+_WORK = {1: (900, 2400), 2: (900, 900)}
+_WORK_FOR_TWO = (3000, 6000)
+#: What a condition costs beside its expression where rules are put in order.
+_CONDITION_COSTS = 3
+#: Readings on either side of a condition while expressions are simple: of fewer, almost any division explains them.
+_FEWEST_A_SIDE = 2
+#: Nests that are told apart, and spellings of their integers.
+_NESTS, _SPELLINGS = 4, 12
+#: Expressions kept for one integer, and different values of it that are tried.
+_EXPRESSIONS, _OPTIONS = 24, 6
+#: Environments, of those where integers differ, on which rules are told apart by the trees that they give.
+_TOLD_APART_ON = 10
+#: Variables that may choose between structures.
+CONDITIONS = ("transa", "transb", "a_unit_k", "b_unit_k")
 
 
 def infer_scalar_rules(
@@ -50,8 +54,9 @@ def infer_scalar_rules(
 ) -> tuple[Rule, ...] | Unexplained:
     """The rules that induce every tree read, simplest first, one for each behaviour on the readings and the domain.
 
-    They are those of the first kinds of cuts that explain all readings, contiguous cuts before strided ones: readings
-    too small to tell the two apart leave other rules as well.
+    They are those of the simplest expressions, then of the fewest cuts, that explain all readings: readings too small
+    to tell deeper nests apart leave other rules as well.  Where simple expressions do not suffice for one structure,
+    rules of two, chosen by the simplest conditions that do, stand beside those of wider expressions.
 
     ``domain``, ``hints`` and ``names`` are those of :func:`gemmdesc.probe.learn.learn_integer`.  ``others``: rules that
     explained other classes, tried where these trees are too sparse to find a nest.
@@ -62,6 +67,45 @@ def infer_scalar_rules(
     """
     if not readings:
         return Unexplained(reason="there are no readings")
+    simple = _Offered(hints=hints, names=names, others=(), operations=1)
+    wide = _Offered(hints=hints, names=names, others=others, operations=2)
+    found = _one_structure(readings, domain, simple, *map(Work, _WORK[1]))
+    if not isinstance(found, Unexplained) or not found.scalar:
+        return found
+    found = _one_structure(readings, domain, wide, *map(Work, _WORK[2]))
+    rules = [] if isinstance(found, Unexplained) else list(found)
+    rules += _two_structures(readings, domain, simple, _FEWEST_A_SIDE)
+    if not rules:
+        rules = _two_structures(readings, domain, wide, 1)
+    if not rules:
+        return found
+    return _told_apart(sorted(rules, key=_complexity), [r.environment for r in readings], domain)
+
+
+def _complexity(rule: Rule) -> int:
+    """The size of a rule: of its different expressions, of its cuts, and of what chooses between structures."""
+    conditions = [_CONDITION_COSTS + size(when) for when, _ in rule.branches if when is not None]
+    cuts = [len(branch.structure.cuts) for _, branch in rule.branches]
+    return sum(size(e) for e in set(rule.expressions)) + sum(cuts) + sum(conditions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Offered:
+    """What rules may be made of: see :func:`infer_scalar_rules`; ``operations``: of an expression, at most."""
+
+    hints: Sequence[Expr]
+    names: Sequence[str]
+    others: Sequence[Rule]
+    operations: int
+
+
+def _one_structure(
+    readings: Sequence[ScalarReading],
+    domain: Sequence[Mapping[str, int]],
+    offered: _Offered,
+    plain: Work,
+    grouped: Work,
+) -> tuple[Rule, ...] | Unexplained:
     seen = {r.negative_zero for r in readings} - {None}
     if len(seen) > 1:
         return Unexplained(
@@ -69,30 +113,58 @@ def infer_scalar_rules(
         )
     start = Start.FIRST if True in seen else Start.ZERO
     try:
-        pieces = [r.piece for r in readings]
+        found = _Class(readings, start, domain, offered).rules(plain, grouped)
     except ScalarNestError as error:
         return Unexplained(reason=str(error))
-    found = _Class(readings, pieces, start, domain, (hints, names)).rules()
     if isinstance(found, Unexplained):
-        lent = [lend(rule, readings[0].problem, start) for rule in others]
+        lent = [lend(rule, readings[0].problem, start) for rule in offered.others]
         lent = [rule for rule in lent if all(confirms(rule, r) for r in readings)]
         return _told_apart(lent, [r.environment for r in readings], domain) if lent else found
     return found
 
 
-def _telling(piece: Piece) -> tuple[int, bool, int, int]:
-    """A key by which trees of many cuts come first, then whole ones, then those of many sites and few k."""
-    sampled = len(piece.places) < piece.length
-    return -piece.least_cuts, sampled, -len(piece.places), piece.length
+def _two_structures(
+    readings: Sequence[ScalarReading],
+    domain: Sequence[Mapping[str, int]],
+    offered: _Offered,
+    fewest: int,
+) -> list[Rule]:
+    """Rules of one structure where a condition holds and another elsewhere, of the simplest conditions that work.
+
+    ``fewest``: readings on either side.
+    """
+    plain, grouped = map(Work, _WORK_FOR_TWO)
+    made: dict[frozenset[int], tuple[Rule, ...]] = {}
+
+    def explained(numbers: frozenset[int]) -> tuple[Rule, ...]:
+        # What some readings refute, more of them refute, too.
+        if any(numbers >= other for other, found in made.items() if not found):
+            return ()
+        if numbers not in made:
+            own = [readings[i] for i in sorted(numbers)]
+            found = _one_structure(own, domain, offered, plain, grouped)
+            made[numbers] = () if isinstance(found, Unexplained) else found
+        return made[numbers]
+
+    environments = [r.environment for r in readings]
+    everything = frozenset(range(len(readings)))
+    for conditions in _conditions():
+        chosen: list[Rule] = []
+        for condition in conditions:
+            holds = frozenset(i for i, e in enumerate(environments) if evaluate(condition, e))
+            if fewest <= len(holds) <= len(everything) - fewest and explained(holds):
+                pairs = product(explained(holds)[:2], explained(everything - holds)[:2])
+                chosen += [choose_rule(condition, then, otherwise) for then, otherwise in pairs]
+        if chosen:
+            return chosen
+    return []
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Proposal:
-    """Kinds of cuts, and the nests of them that the tree of the ``source`` reading has."""
-
-    structure: Structure
-    source: int
-    nests: tuple[Nest, ...]
+def _conditions() -> Iterator[list[Expr]]:
+    """Conditions by size: one variable, then both or either of two."""
+    yield [Var(name) for name in CONDITIONS]
+    pairs = [(x, y) for i, x in enumerate(CONDITIONS) for y in CONDITIONS[i + 1 :]]
+    yield [call(operation, x, y) for x, y in pairs for operation in ("min", "max")]
 
 
 class _Class:
@@ -101,158 +173,115 @@ class _Class:
     def __init__(
         self,
         readings: Sequence[ScalarReading],
-        pieces: Sequence[Piece],
         start: Start,
         domain: Sequence[Mapping[str, int]],
-        offered: tuple[Sequence[Expr], Sequence[str]],
+        offered: _Offered,
     ) -> None:
-        self._readings, self._pieces, self._start, self._domain = readings, pieces, start, domain
-        self._hints, self._names = offered
+        self._readings, self._start, self._domain = readings, start, domain
+        self._offered = offered
         self._environments = [r.environment for r in readings]
-        self._learned: dict[tuple[object, ...], tuple[Expr, ...]] = {}
-        self._order = sorted(range(len(pieces)), key=lambda i: _telling(pieces[i]))
+        shared = set.intersection(*(set(e) for e in self._environments))
+        self._columns = {n: np.array([e[n] for e in self._environments], dtype=np.int64) for n in shared}
+        self._learned: dict[tuple[object, ...], tuple[Option, ...]] = {}
 
-    def rules(self) -> tuple[Rule, ...] | Unexplained:
-        queue: list[_Proposal] = []
-        tried: set[Structure] = set()
-        reason = "no expression of the space gives the integers read"
-        for reading in self._order[:_SOURCES]:
-            trouble = self._propose(reading, queue)
-            if not trouble:
-                break
-        else:
-            return Unexplained(reason=trouble, scalar=True)
-        while queue and len(tried) < _STRUCTURES:
-            proposal = queue.pop(0)
-            if proposal.structure in tried:
-                continue
-            tried.add(proposal.structure)
-            found = self._explain(proposal)
-            if isinstance(found, int):
-                reason = self._propose(found, queue) or f"{reason}; k = {self._pieces[found].length} needs other cuts"
-            elif found:
-                return found
+    def rules(self, plain: Work, grouped: Work) -> tuple[Rule, ...] | Unexplained:
+        """One rule for each behaviour, of the fewest cuts, without groups if possible; with the work left for both."""
+        pieces = tuple((r.piece,) for r in self._readings)
+        least = max(r.piece.least_cuts for r in self._readings)
+        reason = f"no nest of up to {least + _SPARE_CUTS} cuts with integers of the space has the trees read"
+        for work, most, groups in ((plain, _MOST_WORK, False), (grouped, _MOST_GROUPED_WORK, True)):
+            for depth in range(1 if groups else least, least + _SPARE_CUTS + 1):
+                search = Search(self, work, most)
+                try:
+                    rules = self._made(search.some(pieces, depth, _NESTS, _FURTHER_WORK, grouped=groups))
+                except GivenUp:
+                    reason = "sites are too sparse to find a nest of cuts"
+                    continue
+                if rules:
+                    return rules
         return Unexplained(reason=reason, scalar=True)
 
-    def _propose(self, reading: int, queue: list[_Proposal]) -> str:
-        """Put the structures of one reading's nests in front; else the reason why there are none."""
-        try:
-            nests = compress_tree(self._readings[reading].tree, self._pieces[reading].length)
-        except ScalarNestError as error:
-            return str(error)
-        by_structure: dict[Structure, list[Nest]] = {}
-        for nest in nests:
-            by_structure.setdefault(tuple(kind_of(level.layout) for level in nest), []).append(nest)
-        queue[:0] = [_Proposal(structure=s, source=reading, nests=tuple(n)) for s, n in by_structure.items()]
-        return ""
-
-    def _explain(self, proposal: _Proposal) -> tuple[Rule, ...] | int:
-        """Rules of this structure for all readings; else a reading that it does not fit, or nothing."""
-        structure = proposal.structure
-        known: dict[int, Integers] = {}
-        asked, expected = proposal.source, dict[str, Expr]()
-        for _ in range(_ROUNDS):
-            integers = self._integers(structure, asked, expected)
-            if integers is None:
-                return asked
-            # Where sites are sparse the fit may not show a cut that the nests found do.
-            known[asked] = {**_hulls(proposal.nests), **integers} if asked == proposal.source else integers
-            combinations = self._combinations(structure, known)
-            against = [self._against(structure, c, known) for c in combinations]
-            surviving = [c for c, refuted in zip(combinations, against, strict=True) if refuted is None]
-            if surviving:
-                return self._made(structure, surviving)
-            fresh = [i for i, r in enumerate(against) if r is not None and r not in known]
-            if not fresh:
-                return next((r for r in against if r is not None), ())
-            asked, expected = against[fresh[0]] or 0, combinations[fresh[0]]
-        return ()
-
-    def _integers(self, structure: Structure, reading: int, expected: Mapping[str, Expr]) -> Integers | None:
-        """What one reading allows for each integer that it shows; None where the structure does not fit.
-
-        Of several sets of cuts that it may show, the one that contradicts least of what is expected.
-        """
-        groups: dict[tuple[bool, ...], list[Fit]] = {}
-        for fit in fit_kinds(structure, self._pieces[reading]):
-            groups.setdefault(tuple(x is not None for x in fit), []).append(fit)
-        values = {path: evaluate(e, self._environments[reading]) for path, e in expected.items()}
-
-        def contradicted(shown: tuple[bool, ...]) -> tuple[int, int]:
-            allowed = _hulls(groups[shown])
-            wrong = [p for p, a in allowed.items() if p in values and not a.low <= values[p] <= a.high]
-            return len(wrong), -sum(shown)
-
-        return _hulls(groups[min(groups, key=contradicted)]) if groups else None
-
-    def _combinations(self, structure: Structure, known: Mapping[int, Integers]) -> list[dict[str, Expr]]:
-        chosen: dict[str, tuple[Expr, ...]] = {}
-        for path in integer_paths(structure):
-            seen = {r: allowed[path] for r, allowed in known.items() if path in allowed}
-            given = [options[0] for options in chosen.values() if isinstance(options[0], Call)]
-            found = self._learn(seen, given)
-            if not found:
-                return []
-            chosen[path] = found[:_EXPRESSIONS]
-        every = islice(product(*chosen.values()), 4 * _COMBINATIONS)
-        return [dict(zip(chosen, c, strict=True)) for c in every][:_COMBINATIONS]
-
-    def _learn(self, seen: Mapping[int, Allowed], given: Sequence[Expr]) -> tuple[Expr, ...]:
-        if not seen:
-            return ()
+    def options(self, seen: Mapping[int, Allowed], given: Sequence[Expr]) -> Sequence[Option]:
+        """See :class:`gemmdesc.probe.scalar_search.Integers`."""
         key = (tuple(seen.items()), tuple(given))
         if key not in self._learned:
             examples = [Example(environment=self._environments[r], allowed=a) for r, a in seen.items()]
-            self._learned[key] = learn_integer(
-                examples, self._domain, names=self._names, given=given, hints=self._hints
-            )
+            found = learn_integer(
+                examples, self._domain, names=self._offered.names, given=given, hints=self._offered.hints,
+                most=_EXPRESSIONS, lone=False, operations=self._offered.operations,
+            )  # fmt: skip
+            self._learned[key] = self._options(found)
         return self._learned[key]
 
-    def _against(
-        self, structure: Structure, expressions: Mapping[str, Expr], known: Mapping[int, Integers]
-    ) -> int | None:
-        """A reading whose tree these expressions do not give, one that nothing was learned from if there is any."""
-        found: int | None = None
-        for reading in self._order:
-            layouts = layouts_in(structure, expressions, self._environments[reading])
-            if layouts is None or not explains(layouts, self._pieces[reading]):
-                if reading not in known:
-                    return reading
-                found = reading
-        return found
+    def _options(self, found: Sequence[Expr]) -> tuple[Option, ...]:
+        by_values: dict[tuple[int, ...], list[Expr]] = {}
+        for expression in found:
+            values = np.broadcast_to(evaluate_all(expression, self._columns), (len(self._readings),))
+            if (values >= 1).all():
+                by_values.setdefault(tuple(values.tolist()), []).append(expression)
+        return tuple(Option(values=v, expressions=tuple(e)) for v, e in by_values.items())[:_OPTIONS]
 
-    def _made(self, structure: Structure, combinations: Sequence[Mapping[str, Expr]]) -> tuple[Rule, ...]:
-        rules = [scalar_rule(self._readings[0].problem, structure, c, self._start) for c in combinations]
-        told = _told_apart(rules, self._environments, self._domain)
-        return tuple(r for r in told if all(confirms(r, reading) for reading in self._readings))
+    def _made(self, nests: Sequence[tuple[Chosen, ...]]) -> tuple[Rule, ...]:
+        rules: list[Rule] = []
+        for nest in sorted(nests, key=_cost):
+            spelled = list(self._spelled(nest))
+            # All spellings of one nest give the same integers where trees were read.
+            if spelled and all(confirms(spelled[0], r) for r in self._readings):
+                rules += spelled
+        return _told_apart(rules, self._environments, self._domain)
+
+    def _spelled(self, nest: tuple[Chosen, ...]) -> Iterator[Rule]:
+        """The nest with one expression for each integer, the same one for integers that allow the same."""
+        paths = dict(_paths("cuts", nest))
+        choices = list(dict.fromkeys(option.expressions for option in paths.values()))
+        spellings = sorted(product(*(range(len(c)) for c in choices)), key=sum) if _few(choices) else [
+            tuple(min(i, len(c) - 1) for c in choices) for i in range(max(map(len, choices)))
+        ]
+        for numbers in spellings[:_SPELLINGS]:
+            chosen = {c: c[i] for c, i in zip(choices, numbers, strict=True)}
+            expressions = {path: chosen[option.expressions] for path, option in paths.items()}
+            yield scalar_rule(self._readings[0].problem, [c.kinds for c in nest], expressions, self._start)
+
+
+def _cost(nest: Sequence[Chosen]) -> int:
+    """The size of the simplest expressions, those that stand in several places counted once."""
+    return sum(size(e) for e in {option.expressions[0] for _, option in _paths("cuts", nest)})
+
+
+def _few(choices: Sequence[Sequence[Expr]]) -> bool:
+    count = 1
+    for choice in choices:
+        count *= len(choice)
+    return count <= 4096
+
+
+def _paths(prefix: str, nest: Sequence[Chosen]) -> Iterator[tuple[str, Option]]:
+    """The integers of the cuts, or of the layouts of a fold, by path."""
+    for i, chosen in enumerate(nest):
+        where = f"{prefix}.{i}.layout" if prefix == "cuts" else f"{prefix}.{i}"
+        for name, option in zip(chosen.kind.names, chosen.integers, strict=True):
+            yield f"{where}.{name}", option
+        yield from _paths(f"{prefix}.{i}.fold", chosen.fold)
 
 
 def _told_apart(
     rules: Sequence[Rule], environments: Sequence[Mapping[str, int]], domain: Sequence[Mapping[str, int]]
 ) -> tuple[Rule, ...]:
+    """The first rule of each behaviour, where their integers differ on readings or domain."""
     if len(rules) < 2:
         return tuple(rules)
-    return distinct_rules(rules, [e for e in (*environments, *domain) if e["k"] <= _TOLD_APART_TO])
+    everywhere = [*environments, *domain]
+    descs = {rule: tuple(_described(rule, e) for e in everywhere) for rule in rules}
+    alike = {d: rule for rule, d in reversed(descs.items())}
+    kept = [rule for rule in descs if alike[descs[rule]] is rule]
+    differ = [i for i, column in enumerate(zip(*(descs[r] for r in kept), strict=True)) if len(set(column)) > 1]
+    differ.sort(key=lambda i: everywhere[i]["k"])
+    chosen = [everywhere[i] for i in differ[:: max(1, len(differ) // _TOLD_APART_ON)]][:_TOLD_APART_ON]
+    shapes = {rule: tuple(shape(rule, e) for e in chosen) for rule in kept}
+    first = {s: rule for rule, s in reversed(shapes.items())}
+    return tuple(rule for rule in kept if first[shapes[rule]] is rule)
 
 
-def _hulls(fits: Sequence[Fit]) -> Integers:
-    out: dict[str, Allowed] = {}
-    for i, column in enumerate(zip(*fits, strict=True)):
-        levels = [x for x in column if x is not None]
-        if levels:
-            out |= _hull(i, levels)
-    return out
-
-
-def _hull(index: int, levels: Sequence[Level]) -> Integers:
-    path = f"cuts.{index}.layout."
-    out: dict[str, Allowed] = {}
-    spans = [x.layout.span for x in levels if isinstance(x.layout, Contiguous)]
-    if spans:
-        return {f"{path}span": Allowed(low=min(spans), high=max(spans))}
-    strided = [(x.layout, x.open_count) for x in levels if isinstance(x.layout, Strided)]
-    units, counts = [s.unit for s, _ in strided], [s.count for s, _ in strided]
-    out[f"{path}unit"] = Allowed(low=min(units), high=max(units))
-    bounded = Allowed(low=min(counts), high=max(counts))
-    out[f"{path}count"] = Allowed.at_least(min(counts)) if any(o for _, o in strided) else bounded
-    return out
+def _described(rule: Rule, environment: Mapping[str, int]) -> GEMMDesc | None:
+    desc = evaluate_rule(rule, environment)
+    return desc if isinstance(desc, GEMMDesc) else None

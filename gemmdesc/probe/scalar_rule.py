@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gemmdesc.descriptor import Accumulator, Contiguous, Cut, GEMMDesc, ResidueLast, ScalarStep, Start, Strided
+from gemmdesc.descriptor import Accumulator, Cut, GEMMDesc, Layout, ResidueLast, ScalarStep, Start
 from gemmdesc.dtypes import DType
-from gemmdesc.expressions import Expr, Var, evaluate
+from gemmdesc.expressions import Expr, Var
 from gemmdesc.probe.induced import induced_tree
-from gemmdesc.probe.pieces import Layout, Piece, flatten, whole
-from gemmdesc.probe.scalar_nest import Kind
+from gemmdesc.probe.pieces import Piece, flatten, whole
+from gemmdesc.probe.scalar_cuts import Kind
 from gemmdesc.probe.tree import Tree
+from gemmdesc.probe.walks import sampled_sites
 from gemmdesc.problem import AlgoConfig, GemmProblem, Launch, environment
 from gemmdesc.rule import Rule, evaluate_rule, make_rule
 
-Structure = tuple[Kind, ...]
+#: Sites by which rules are told apart.
+SHAPE_SITES = 96
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,52 +63,53 @@ def scalar_descriptor(problem: GemmProblem, layouts: Sequence[Layout], start: St
 
 
 def scalar_rule(
-    problem: GemmProblem, structure: Structure, expressions: Mapping[str, Expr], start: Start = Start.ZERO
+    problem: GemmProblem, kinds: Sequence[Kind], expressions: Mapping[str, Expr], start: Start = Start.ZERO
 ) -> Rule:
     """The rule of these cuts in float32 over an ascending fused chain from ``start``; expressions by path."""
-    layouts = [Strided(count=1, unit=1) if k.short is None else Contiguous(span=1, short=k.short) for k in structure]
-    return make_rule(scalar_descriptor(problem, layouts, start), {"summed_k": Var("k"), **expressions})
+    desc = scalar_descriptor(problem, [_blank(kind) for kind in kinds], start)
+    cuts = zip(desc.cuts, kinds, strict=True)
+    desc = replace(desc, cuts=tuple(replace(cut, fold=tuple(map(_blank, kind.fold))) for cut, kind in cuts))
+    return make_rule(desc, {"summed_k": Var("k"), **expressions})
+
+
+def _blank(kind: Kind) -> Layout:
+    return kind.layout([1] * len(kind.names))
 
 
 def lend(rule: Rule, problem: GemmProblem, start: Start = Start.ZERO) -> Rule:
     """The rule for the operand and output types of ``problem``, with chains from ``start``."""
-    structure = replace(
-        rule.structure,
-        a_dtype=problem.a_dtype,
-        b_dtype=problem.b_dtype,
-        output_dtype=problem.d_dtype,
-        accumulator=replace(rule.structure.accumulator, step=ScalarStep(fused=True, start=start)),
-    )
-    return Rule(structure=structure, integers=rule.integers)
+
+    def moved(desc: GEMMDesc) -> GEMMDesc:
+        return replace(
+            desc,
+            a_dtype=problem.a_dtype,
+            b_dtype=problem.b_dtype,
+            output_dtype=problem.d_dtype,
+            accumulator=replace(desc.accumulator, step=ScalarStep(fused=True, start=start)),
+        )
+
+    return rule.restructured(moved)
+
+
+def shape(rule: Rule, environment: Mapping[str, int]) -> Tree | None:
+    """The tree that the rule gives there over the sites that a reading would hold; None where it declines.
+
+    Rules of CUDA-core chains in float32 with one tree over all k owe each other the same bits; this is a cheap sample.
+    """
+    desc = evaluate_rule(rule, environment)
+    if not isinstance(desc, GEMMDesc):
+        return None
+    return induced_tree(desc, environment["k"], sampled_sites(environment["k"], SHAPE_SITES))
 
 
 def confirms(rule: Rule, reading: ScalarReading) -> bool:
-    """Whether the rule's descriptor for this reading induces exactly its tree."""
+    """Whether the rule's descriptor for this reading induces exactly its tree, and opens chains as was read."""
     desc = evaluate_rule(rule, reading.environment)
     if not isinstance(desc, GEMMDesc):
         return False
+    step = desc.accumulator.step
+    first = isinstance(step, ScalarStep) and step.start is Start.FIRST
+    if reading.negative_zero is not None and reading.negative_zero != first:
+        return False
     sites = reading.piece.flat.sites.tolist()
     return induced_tree(desc, reading.problem.k, sites) == reading.tree
-
-
-def integer_paths(structure: Structure) -> list[str]:
-    """Paths of the integers of these cuts, outermost first."""
-    fields = [("count", "unit") if kind.short is None else ("span",) for kind in structure]
-    return [f"cuts.{i}.layout.{name}" for i, names in enumerate(fields) for name in names]
-
-
-def layouts_in(
-    structure: Structure, expressions: Mapping[str, Expr], environment: Mapping[str, int]
-) -> tuple[Layout, ...] | None:
-    """The layouts in one environment; None where an integer comes out that no cut can have."""
-    values = {path: evaluate(e, environment) for path, e in expressions.items()}
-    if min(values.values(), default=1) < 1:
-        return None
-    out: list[Layout] = []
-    for i, kind in enumerate(structure):
-        path = f"cuts.{i}.layout."
-        if kind.short is None:
-            out.append(Strided(count=values[f"{path}count"], unit=values[f"{path}unit"]))
-        else:
-            out.append(Contiguous(span=values[f"{path}span"], short=kind.short))
-    return tuple(out)

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
-from gemmdesc.descriptor import ScalarStep
 from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
+from gemmdesc.probe.epilogues import with_epilogues
+from gemmdesc.probe.examples import stretched
 from gemmdesc.probe.experiments import ReferenceFailed
+from gemmdesc.probe.formats import with_formats
 from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
+from gemmdesc.probe.predicted import farthest, is_scalar, scalar_reading
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.scalar_infer import infer_scalar_rules
-from gemmdesc.probe.scalar_rule import ScalarReading
+from gemmdesc.probe.scalar_rule import confirms, shape
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.telling import most_telling
 from gemmdesc.problem import environment
-from gemmdesc.rule import Rule
+from gemmdesc.rule import Rule, evaluate_rule
 
 #: Readings taken of one class before giving up on it, and examples that a rule is checked on.
 MOST_READINGS = 8
 CHECKED_EXAMPLES = 6
+#: Readings after which a class that no rule explains is given up: of fused steps, and of trees.
+UNEXPLAINED, UNEXPLAINED_TREES = 4, 6
+#: Trees of CUDA-core chains that a rule must foretell before they are read, and each of its branches; readings that may
+#: be taken for that.
+FORETOLD, FORETOLD_EACH, MOST_TREES = 3, 2, 20
+#: How unlike every tree read an example may be (:func:`gemmdesc.probe.predicted.farthest`) and still be left unread.
+LIKE_READ = 5.0
+#: Examples whose answers are read at k where they were not met.
+STRETCHED = 6
+#: Trees tell more than bytes beyond this k, at less cost.
+COMPARED_K = 2**13
 #: Examples among which the most disputed one is sought.
 DISPUTED_EXAMPLES = 24
 #: Larger k tell rules apart no better and cost more.
@@ -84,10 +99,15 @@ class _Solver:
     def __init__(self, library: Library, task: ClassTask) -> None:
         self._library, self._task = library, task
         self._order = [*task.first, *(i for i in reading_order(task.examples) if i not in task.first)]
+        self._examples = list(task.examples)
         self._domain = [environment(e.problem, e.answer, None) for e in task.examples]
         self._readings: list[Reading] = []
         self._read: set[int] = set()
-        self._hints = tuple({str(e): e for r in task.hints for _, e in r.integers}.values())
+        self._hints = tuple({str(e): e for r in task.hints for e in r.expressions}.values())
+        self._held: Rule | None = None
+        self._rules: tuple[Rule, ...] = ()
+        self._foretold: Counter[int] = Counter()
+        self._stretched = False
         self._rivals = 0
         self._checked = 0
         self._draws = 0
@@ -114,11 +134,25 @@ class _Solver:
             if alive and index not in asked and len(asked) < CHECKED_EXAMPLES:
                 alive = self._surviving(alive, index)
                 asked.append(index)
-        return self._outcome(alive[0]) if alive and self._checked else None
+        if not alive or not self._checked or (is_scalar(alive[0]) and not self._foretells(alive[0])):
+            return None
+        return self._outcome(alive[0])
+
+    def _foretells(self, rule: Rule) -> bool:
+        """Whether a rule of another class gives the trees of some examples of this one."""
+        self._held = rule
+        while (index := self._unlike_read()) is not None:
+            try:
+                self._take(index)
+            except ReferenceFailed:
+                continue
+            if not self._foretold:
+                return False
+        return True
 
     def _surviving(self, rules: list[Rule], index: int) -> list[Rule]:
         draws = (*plain_draws(self._task.seed, 2, first=index), *rival_draws(self._task.seed, 2, first=2 * index))
-        verdicts = compare_rules(self._library, self._task.examples[index], rules, draws)
+        verdicts = compare_rules(self._library, self._examples[index], rules, draws)
         if any(v in (Verdict.EQUAL, Verdict.DIFFERENT) for v in verdicts):
             self._checked += 1
             self._draws += len(draws)
@@ -129,7 +163,7 @@ class _Solver:
     def learn(self) -> ClassOutcome:
         """Read until one behaviour is left that also gives the bytes of the examples not read."""
         following: int | None = self._next_unread()
-        while following is not None and len(self._readings) < MOST_READINGS:
+        while following is not None and len(self._readings) < self._most():
             try:
                 self._take(following)
             except ReferenceFailed as error:
@@ -141,11 +175,15 @@ class _Solver:
             if isinstance(rules, Unexplained):
                 more = self._next_unread()
                 final = rules.scalar and not self._task.cuda_cores
-                if final or more is None or len(self._readings) >= 4:
+                if final or more is None or len(self._readings) >= (UNEXPLAINED_TREES if rules.scalar else UNEXPLAINED):
                     return self._outcome(None, rules.reason, rules.scalar)
                 following = more
                 continue
+            self._held = rules[0] if is_scalar(rules[0]) else None
+            self._rules = rules if self._held is not None else ()
             following = self._most_disputed(rules, self._read)
+            if following is None and self._held is not None:
+                following = self._unlike_read()
             if following is not None:
                 continue
             failing = self._first_failing(list(rules))
@@ -154,7 +192,37 @@ class _Solver:
             if failing in self._read:
                 return self._outcome(None, "the readings allow the rule, but the bytes differ")
             following = failing
+        if self._held is not None:
+            reason = f"of {len(self._readings)} trees the best rule foretold the last {self._foretold.total()} only"
+            return self._outcome(None, reason, scalar=True)
         return self._outcome(None, f"{len(self._readings)} readings leave no rule that gives the bytes")
+
+    def _most(self) -> int:
+        return MOST_READINGS if self._held is None else MOST_TREES
+
+    def _unlike_read(self) -> int | None:
+        """The example least like those read, the answers at other k among them, that the held rule is yet to foretell.
+
+        Of a branch that has foretold too few, if there is one left; None where all have foretold enough and what is
+        left is like something read.
+        """
+        if self._held is None:
+            return None
+        self._stretch()
+        branches = [self._held.branch(e) for e in self._domain]
+        lacking = {b for b in set(branches) if self._foretold[b] < FORETOLD_EACH}
+        left = [i for i, e in enumerate(self._examples) if i not in self._read and _readable(e)]
+        due = [i for i in left if branches[i] in lacking]
+        enough = not due and self._foretold.total() >= FORETOLD
+        return farthest(self._examples, sorted(self._read), due or left, beyond=LIKE_READ if enough else -1.0)
+
+    def _stretch(self) -> None:
+        """Examples at other k, once: what was met may not tell short slices, nor deep ones."""
+        if not self._stretched:
+            self._stretched = True
+            made = stretched(self._library, self._examples[:STRETCHED])
+            self._examples += made
+            self._domain += [environment(e.problem, e.answer, None) for e in made]
 
     def _inferred(self) -> tuple[Rule, ...] | Unexplained:
         """The rules that the readings allow: of steps that fuse several products, or else of CUDA-core chains."""
@@ -162,24 +230,32 @@ class _Solver:
             return infer_rules(
                 self._readings, self._domain, self._hints, self._task.preferred, self._task.zero_exponent
             )
-        trees = [
-            ScalarReading(
-                problem=r.problem, answer=r.answer, launch=r.launch, tree=r.element_tree, negative_zero=r.negative_zero
-            )
-            for r in self._readings
-            if r.element_tree is not None
-        ]
+        trees = [tree for r in self._readings if (tree := scalar_reading(r)) is not None]
         if len(trees) < len(self._readings):
-            return Unexplained(reason="the sizes read fit no tree", scalar=True)
-        others = [r for r in self._task.hints if isinstance(r.structure.accumulator.step, ScalarStep)]
-        return infer_scalar_rules(trees, self._domain, self._hints, others=others)
+            return Unexplained(reason="the sizes read fit no tree of all k", scalar=True)
+        # What foretold the newest tree explains all before it; only where nothing did is there more to search.
+        kept = tuple(r for r in self._rules if confirms(r, trees[-1]))
+        if kept:
+            return kept
+        others = [r for r in self._task.hints if is_scalar(r)]
+        found = infer_scalar_rules(trees, self._domain, self._hints, others=others)
+        if isinstance(found, Unexplained):
+            return found
+        formed = with_epilogues(with_formats(found, self._readings), self._readings)
+        return formed or Unexplained(reason="what is done to operands or sums fits no step", scalar=True)
 
     def _take(self, index: int) -> None:
         self._read.add(index)
-        example = self._task.examples[index]
+        example = self._examples[index]
         reader = LibraryReader(self._library, example.problem, example.answer)
-        found = read_answer(reader, example.problem, example.answer, cuda_cores=self._task.cuda_cores)
-        self._readings.append(found)
+        reading = read_answer(reader, example.problem, example.answer, cuda_cores=self._task.cuda_cores)
+        self._readings.append(reading)
+        if self._held is not None:
+            tree = scalar_reading(reading)
+            if tree is not None and confirms(self._held, tree):
+                self._foretold[self._held.branch(tree.environment)] += 1
+            else:
+                self._foretold.clear()
 
     def _next_unread(self) -> int | None:
         return next((i for i in self._order if i not in self._read), None)
@@ -192,10 +268,25 @@ class _Solver:
         for i in self._order[: DISPUTED_EXAMPLES if len(rules) > 4 else None]:
             if i in asked or self._domain[i]["k"] > DISPUTED_K:
                 continue
-            count = len({behaviour(r, [self._domain[i]]) for r in rules})
+            if len({evaluate_rule(r, self._domain[i]) for r in rules}) == 1:
+                continue
+            count = len({_behaviour(r, self._domain[i]) for r in rules})
             if count > ways:
                 best, ways = i, count
+            if ways == len(rules):
+                break
         return best
+
+    def _spread(self) -> list[int]:
+        """Examples that are least like those read and one another: bytes show little of what trees do."""
+        chosen: list[int] = []
+        while len(chosen) < CHECKED_EXAMPLES:
+            left = [i for i, e in enumerate(self._examples) if i not in chosen and e.problem.k <= COMPARED_K]
+            following = farthest(self._examples, [*self._read, *chosen], left)
+            if following is None:
+                break
+            chosen.append(following)
+        return chosen
 
     def _first_failing(self, rules: list[Rule]) -> int | None:
         for i in self._checked_order(rules):
@@ -207,9 +298,20 @@ class _Solver:
         """Examples to check the first rule on: the largest k, then those that would show most of what may be wrong."""
         if not rules:
             return []
+        if is_scalar(rules[0]):
+            return self._spread()
         largest = max(range(len(self._domain)), key=lambda i: self._domain[i]["k"])
         telling = islice(most_telling(rules[0], (), self._domain), CHECKED_EXAMPLES)
         return list(dict.fromkeys([largest, *telling]))[:CHECKED_EXAMPLES]
+
+
+def _readable(example: Example) -> bool:
+    p = example.problem
+    return (p.m + p.n) * p.k <= READABLE_ELEMENTS
+
+
+def _behaviour(rule: Rule, values: Mapping[str, int]) -> object:
+    return shape(rule, values) if is_scalar(rule) else behaviour(rule, [values])
 
 
 def reading_order(examples: Sequence[Example]) -> list[int]:
@@ -225,6 +327,6 @@ def reading_order(examples: Sequence[Example]) -> list[int]:
         odd = p.k % 8 != 0
         launches = 2500 / width
         price = launches * (1 + elements / 2**22) - (4 if odd else 0)
-        return elements > READABLE_ELEMENTS, 0 if p.k > 200 * s else 1, price
+        return not _readable(examples[i]), 0 if p.k > 200 * s else 1, price
 
     return [int(i) for i in np.array(sorted(range(len(examples)), key=cost), dtype=np.int64)]

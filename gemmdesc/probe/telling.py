@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
-from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.descriptor import GEMMDesc, ScalarStep, Strided
 from gemmdesc.mutants import mutants
 from gemmdesc.normal_form import normal_form
 from gemmdesc.rule import Rule, evaluate_rule
 
 #: A k beyond which mutants are not worth their normal forms: they show at smaller ones.
 MUTANT_K = 1 << 19
+#: The same for CUDA-core chains, whose leaves are short and many, and whose trees are read besides.
+SCALAR_MUTANT_K = 1 << 12
+
+
+def worth_mutants(desc: GEMMDesc, k: int) -> bool:
+    """Whether the mutants of ``desc`` at ``k`` are worth their normal forms."""
+    if not isinstance(desc.accumulator.step, ScalarStep):
+        return k <= MUTANT_K
+    strided = [cut.layout.count for cut in desc.cuts if isinstance(cut.layout, Strided)]
+    return max(k, prod(strided)) <= SCALAR_MUTANT_K
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
@@ -34,7 +46,7 @@ def shown(
         return Shown()
     found = frozenset(r.text for r in rivals if not _same(own, evaluate_rule(r, environment), k))
     layout = environment.get("k_contiguous", 0) if by_layout else 0
-    changed = mutants(own, k) if k <= MUTANT_K else ()
+    changed = mutants(own, k) if worth_mutants(own, k) else ()
     return Shown(rivals=found, mutants=frozenset(f"{m.change} {layout}" for m in changed))
 
 

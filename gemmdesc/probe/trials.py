@@ -16,12 +16,14 @@ from gemmdesc.probe.compare import (
     Verdict,
     choose_window,
     compare_rules,
+    draw_inputs,
     plain_draws,
     plain_operands,
     rival_draws,
 )
 from gemmdesc.probe.examples import Draws, Variant, elsewhere, examples_of, other_layouts, varied
-from gemmdesc.probe.experiments import ReferenceFailed, magnitudes
+from gemmdesc.probe.experiments import ReferenceFailed, magnitudes_of
+from gemmdesc.probe.predicted import none_refuted
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.telling import adding, most_telling
@@ -76,6 +78,8 @@ def run_trial(library: Library, task: TrialTask) -> Verdict:
         if one in (Verdict.DIFFERENT, Verdict.DECLINED):
             return one
         verdict = one if one is Verdict.EQUAL else verdict
+    if task.rule is not None and not none_refuted(library, [*witnesses, *telling], task.rule):
+        return Verdict.DIFFERENT
     return verdict
 
 
@@ -99,7 +103,7 @@ def _telling(examples: Sequence[Example], rule: Rule | None, rivals: Sequence[Ru
 def _trial_scalar(library: Library, example: Example) -> Verdict:
     reader = LibraryReader(library, example.problem, example.answer)
     try:
-        fused = read_fused(reader, read_summed(reader)[0], magnitudes(example.problem.a_dtype, example.problem.d_dtype))
+        fused = read_fused(reader, read_summed(reader)[0], magnitudes_of(example.problem))
     except ReferenceFailed:
         return Verdict.REFERENCE_FAILED
     return Verdict.DIFFERENT if fused else Verdict.EQUAL
@@ -179,6 +183,8 @@ def run_made(library: Library, task: MadeTask) -> tuple[Verified, ...]:
         example = made[index]
         draws = (*plain_draws(seed, 1, first=place), *rival_draws(seed, 1, first=2 * place))
         (verdict,) = compare_rules(library, example, [task.rule], draws, side=_TRIAL_SIDE, others=task.others)
+        if verdict is Verdict.EQUAL and not none_refuted(library, [example], task.rule):
+            verdict = Verdict.DIFFERENT
         p = example.problem
         variant = Variant(number=task.numbers[0], k=p.k, layout=(p.transa, p.transb))
         found.append(
@@ -214,6 +220,8 @@ def run_verify(library: Library, task: VerifyTask) -> Verified:
     draws = (*plain, *rival_draws(seed, task.rivals, first=2 * (number % 101)))
     side = WINDOW_SIDE if task.full else _TRIAL_SIDE
     (verdict,) = compare_rules(library, example, [task.rule], draws, side=side, others=task.others)
+    if task.full and verdict is Verdict.EQUAL and not none_refuted(library, [example], task.rule):
+        verdict = Verdict.DIFFERENT
     again = task.full and number % _STABILITY_EVERY == 0
     if again and verdict is Verdict.EQUAL and not _stable(library, example, draws[0]):
         verdict = Verdict.NONDETERMINISTIC
@@ -230,5 +238,6 @@ def _stable(library: Library, example: Example, draw: Draw) -> bool:
     """Whether two further runs, and two beside a busy stream, give one and the same bytes."""
     a, b = plain_operands(example.problem, draw)
     window = choose_window(example.problem, draw)
-    found = run_to_run(library, example.problem, example.answer, a, b, repeats=2, window=window)
+    inputs = draw_inputs(example.problem, draw)
+    found = run_to_run(library, example.problem, example.answer, a, b, repeats=2, window=window, inputs=inputs)
     return isinstance(found, Failed) or found.stable

@@ -1,8 +1,7 @@
 """Walks: reading how much of k is summed, where accumulators end, where steps end, and how parts are joined.
 
 Each walk plans experiments, runs them on a :class:`~gemmdesc.probe.experiments.Reader`, and reads the answers.  None
-uses a rounding: with +L, -L, r further apart than any accumulator keeps, r is either there or gone.  That holds for
-formats whose accumulators leave no window in which r survives inside a step but not beside it.
+uses a rounding: with +L, -L, r further apart than any accumulator keeps, r is either there or gone.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 from gemmdesc.probe.experiments import Magnitudes, Pattern, Reader, pair_then_unit
 from gemmdesc.probe.reading import StepWindow
-from gemmdesc.probe.tree import Tree, TreeError, recover_tree
+from gemmdesc.probe.tree import Tree, TreeError, leaves, recover_tree
 
 #: How many experiments one round of a search lays out at least, so that narrow problems need few rounds.
 _ROUND = 192
@@ -23,6 +22,8 @@ _ROUND = 192
 MOST_SITES = 96
 #: Sites of a sampled tree, by how many experiments one launch holds at least.
 _SAMPLED = ((64, 420), (8, 160), (1, 70))
+#: Experiments that one launch must hold for edges to be worth their launches.
+_WORTH_EDGES = 8
 #: Products that one experiment writes at most.
 _MOST_WRITTEN = 4096
 #: Neighbouring triples tried for a fused step; more than any instruction_k, so that one lies inside a step.
@@ -113,7 +114,8 @@ def read_fused(reader: Reader, summed_k: int, size: Magnitudes) -> bool | None:
 
     L = 1.5 x 2^e, -L and r = 2^(e - 24) on three neighbouring k, r at each of the three in turn.  Where sums are made
     two at a time in float32, two of the three orders add r to L and lose it to a tie; a step that aligns them all to 24
-    or more fraction bits keeps r in every one.
+    or more fraction bits keeps r in every one, and one that aligns them to fewer loses it in every one.  No tree of
+    single additions does that: whichever two of the three meet first, L and -L are these in one of the orders.
     """
     if summed_k < 3:
         return None
@@ -125,33 +127,52 @@ def read_fused(reader: Reader, summed_k: int, size: Magnitudes) -> bool | None:
         for t in first
         for shift in range(3)
     ]
-    kept = (reader.values(patterns) == small).reshape(-1, 3)
-    return bool(kept.all(axis=1).any())
+    got = reader.values(patterns).reshape(-1, 3)
+    lost = (got == 0.0).all(axis=1)
+    if lost.any():
+        # Of these only where r comes out by itself.
+        alone = reader.values([((t + place, small),) for t in first for place in range(3)]).reshape(-1, 3)
+        lost &= (alone == small).all(axis=1)
+    return bool(((got == small).all(axis=1) | lost).any())
 
 
 def read_part_tree(reader: Reader, part_ends: Sequence[int], size: Magnitudes) -> tuple[Tree, tuple[str, ...]]:
     """How the parts are joined, by lowest common ancestors over one representative k a part.
 
-    Of more parts than ``MOST_SITES`` or than units can count, some from both ends and some between stand for all; the
-    tree is then that of these parts alone.
+    Of more parts than ``MOST_SITES``, some from both ends and some between stand for all; the tree is then that of
+    these parts alone.
     """
     starts = [0, *part_ends[:-1]]
-    sites = _sites(len(starts), min(MOST_SITES, size.countable))
+    sites = _sites(len(starts), MOST_SITES)
     if len(sites) == 1:
         return 0, ()
-
-    def oracle(one: int, others: Sequence[int]) -> list[int]:
-        patterns = [
-            tuple((starts[p], size.big if p == one else -size.big if p == other else size.tiny) for p in sites)
-            for other in others
-        ]
-        left = reader.values(patterns) / size.tiny
-        return [len(sites) - int(x) if x == int(x) and 0 <= x < len(sites) else -1 for x in left]
-
     try:
-        return recover_tree(sites, oracle), ()
+        return recover_tree(sites, _Oracle(reader, sites, starts, size)), ()
     except TreeError as error:
         return tuple(sites), (f"parts: {error}",)
+
+
+class _Oracle:
+    """Sizes of the smallest subtrees that hold two sites: L at one, -L at the other, units at the rest are counted.
+
+    ``at`` holds each site's k.  Where an output counts fewer units than there are sites, a few are asked at a time.
+    """
+
+    def __init__(self, reader: Reader, sites: Sequence[int], at: Sequence[int], size: Magnitudes) -> None:
+        self._reader, self._sites, self._at, self._size = reader, sites, at, size
+        step = size.countable
+        self._chunks = [sites[i : i + step] for i in range(0, len(sites), step)]
+
+    def __call__(self, one: int, others: Sequence[int]) -> list[int]:
+        size, count = self._size, len(self._sites)
+        patterns = [self._pattern(one, other, chunk) for other in others for chunk in self._chunks]
+        left = self._reader.values(patterns).reshape(len(others), len(self._chunks)).sum(axis=1) / size.tiny
+        return [count - int(x) if x == int(x) and 0 <= x < count else -1 for x in left]
+
+    def _pattern(self, one: int, other: int, units: Sequence[int]) -> Pattern:
+        size, at = self._size, self._at
+        rest = ((at[p], size.tiny) for p in units if p not in (one, other))
+        return ((at[one], size.big), (at[other], -size.big), *rest)
 
 
 def _sites(count: int, most: int) -> list[int]:
@@ -172,12 +193,20 @@ def read_element_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree |
 def read_sampled_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree | None:
     """The tree over all k, or over as many as are worth their launches; None where the sizes fit no tree.
 
-    Of many k the first third of the sites are the first, some are the last, and the rest lie anywhere between.
+    Of many k the first third of the sites are the first, some are the last, and most others lie anywhere between.  A
+    tree over half of them is read first; where neighbours among its sites meet highest up, the two k between which
+    that changes are found and take part, too.
     """
     if summed_k < 1:
         return None
-    most = next(sites for width, sites in _SAMPLED if reader.width >= width)
-    return _tree_over(reader, sampled_sites(summed_k, min(most, size.countable)), size)
+    most = min(next(sites for width, sites in _SAMPLED if reader.width >= width), size.countable)
+    if summed_k <= most or reader.width < _WORTH_EDGES:
+        return _tree_over(reader, sampled_sites(summed_k, most), size)
+    coarse = _tree_over(reader, sampled_sites(summed_k, most // 2), size)
+    if coarse is None:
+        return None
+    edges = _read_edges(reader, coarse, most // 8, size)
+    return _tree_over(reader, sorted({*sampled_sites(summed_k, most - 2 * (most // 8)), *edges}), size)
 
 
 def sampled_sites(k: int, most: int) -> list[int]:
@@ -189,17 +218,61 @@ def sampled_sites(k: int, most: int) -> list[int]:
     return sorted({*range(head), *between, *range(k - tail, k)})
 
 
-def _tree_over(reader: Reader, sites: Sequence[int], size: Magnitudes) -> Tree | None:
-    def oracle(one: int, others: Sequence[int]) -> list[int]:
-        patterns = [
-            tuple((p, size.big if p == one else -size.big if p == other else size.tiny) for p in sites)
-            for other in others
-        ]
-        left = reader.values(patterns) / size.tiny
-        return [len(sites) - int(x) if x == int(x) and 0 <= x < len(sites) else -1 for x in left]
+def _read_edges(reader: Reader, tree: Tree, most: int, size: Magnitudes) -> set[int]:
+    """Pairs of neighbouring k that meet as high up as two sites around them, for at most ``most`` pairs of sites.
 
+    +L at the lower site x and -L at some z leave the sites outside the smallest subtree of both: fewer than that, and z
+    is beyond the edge.
+    """
+    sites, meeting = sorted(leaves(tree)), _meetings(tree)
+    gaps = sorted(((meeting[x, y], x, y) for x, y in pairwise(sites) if y > x + 1), reverse=True)[:most]
+    outside = {x: len(sites) - joined for joined, x, _ in gaps}
+    between = {x: (x, y) for _, x, y in gaps}
+    while any(high - low > 1 for low, high in between.values()):
+        points = {x: _inner(low, high, _ROUND // len(between)) for x, (low, high) in between.items()}
+        patterns = [
+            (*((s, size.tiny) for s in sites if s not in (x, z)), (x, size.big), (z, -size.big))
+            for x, zs in points.items()
+            for z in zs
+        ]
+        left = iter((reader.values(patterns) / size.tiny).tolist())
+        for x, zs in points.items():
+            low, high = between[x]
+            below = [next(left) > outside[x] for _ in zs]
+            beyond = below.index(False) if False in below else len(zs)
+            between[x] = ([low, *zs][beyond], [*zs, high][beyond])
+    return {k for pair in between.values() for k in pair}
+
+
+def _inner(low: int, high: int, most: int) -> list[int]:
+    """At most ``most`` k, at least one, evenly spread between ``low`` and ``high``; none where there are none."""
+    grid = np.linspace(low, high, max(1, min(most, high - low - 1)) + 2).astype(np.int64)[1:-1]
+    return sorted({int(z) for z in grid} - {low, high})
+
+
+def _meetings(tree: Tree) -> dict[tuple[int, int], int]:
+    """For neighbours among the sites, how many sites the smallest subtree of both holds."""
+    found: dict[tuple[int, int], int] = {}
+
+    def visit(node: Tree) -> list[int]:
+        if isinstance(node, int):
+            return [node]
+        own = [visit(child) for child in node]
+        owner = {site: i for i, below in enumerate(own) for site in below}
+        merged = sorted(owner)
+        for pair in pairwise(merged):
+            if owner[pair[0]] != owner[pair[1]]:
+                # A later visit, of a higher node, may see another site between the two.
+                found[pair] = len(merged)
+        return merged
+
+    visit(tree)
+    return found
+
+
+def _tree_over(reader: Reader, sites: Sequence[int], size: Magnitudes) -> Tree | None:
     try:
-        return recover_tree(sites, oracle)
+        return recover_tree(sites, _Oracle(reader, sites, range(sites[-1] + 1), size))
     except TreeError:
         return None
 

@@ -5,15 +5,18 @@ from gemmdesc.profiles.diff import (
     NUMERIC_KINDS,
     Change,
     ChangeKind,
+    Difference,
     changes_json,
     changes_text,
     diff_profiles,
     has_numeric_change,
+    rule_differences,
 )
 from gemmdesc.profiles.lookup import (
     ProfileIndex,
     find_profile,
     index_profile,
+    is_published,
     lookup,
     matching_rows,
     packaged_folder,
@@ -21,6 +24,8 @@ from gemmdesc.profiles.lookup import (
     profile_folders,
     user_folder,
 )
+from gemmdesc.profiles.promotion import Compared, promoted
+from gemmdesc.profiles.published import left_out, published_profiles, published_rows
 from gemmdesc.profiles.schema import (
     SCHEMA_VERSION,
     DeclineOutcome,
@@ -37,16 +42,19 @@ from gemmdesc.profiles.schema import (
     RuleOutcome,
     Scan,
     family_of,
+    parse_level,
     project,
 )
-from gemmdesc.profiles.store import profile_digest, profile_path, read_profile, write_profile
+from gemmdesc.profiles.store import profile_digest, profile_path, read_profile, write_profile, write_table
 
 __all__ = [
     "NUMERIC_KINDS",
     "SCHEMA_VERSION",
     "Change",
     "ChangeKind",
+    "Compared",
     "DeclineOutcome",
+    "Difference",
     "Evidence",
     "Example",
     "Family",
@@ -70,16 +78,24 @@ __all__ = [
     "find_profile",
     "has_numeric_change",
     "index_profile",
+    "is_published",
+    "left_out",
     "lookup",
     "matching_rows",
     "packaged_folder",
+    "parse_level",
     "probe_command",
     "profile_digest",
     "profile_folders",
     "profile_path",
     "profile_text",
     "project",
+    "promoted",
+    "published_profiles",
+    "published_rows",
     "read_profile",
+    "rule_differences",
     "user_folder",
     "write_profile",
+    "write_table",
 ]

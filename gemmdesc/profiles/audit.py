@@ -140,9 +140,9 @@ def _rule_findings(row: ProfileRow, rule: Rule) -> Iterator[Finding]:
             yield Finding(
                 kind=FindingKind.EVIDENCE, where=where, message=f"a rule with {getattr(evidence, name)} {name}"
             )
-    structure, family = rule.structure, row.key.family
-    types = (structure.a_dtype, structure.b_dtype, structure.output_dtype)
-    if types != (family.a_dtype, family.b_dtype, family.d_dtype):
+    family = row.key.family
+    types = {(b.structure.a_dtype, b.structure.b_dtype, b.structure.output_dtype) for _, b in rule.branches}
+    if types != {(family.a_dtype, family.b_dtype, family.d_dtype)}:
         yield Finding(kind=FindingKind.RULE_TEXT, where=where, message="the rule is for other operand or output types")
     example = evidence.example
     desc = evaluate_rule(rule, environment(example.problem, example.answer, example.launch))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from gemmdesc.descriptor import Contiguous, Cut, ResidueFirst, Strided
+from gemmdesc.descriptor import Contiguous, Cut, Layout, ResidueFirst, Strided
 from gemmdesc.profiles.schema import Family, Profile, ProfileRow, RowKey, RuleOutcome
 from gemmdesc.rule import Rule
 from gemmdesc.text import to_text
@@ -168,6 +168,23 @@ def _compare_rules(old: ProfileRow, new: ProfileRow, before: Rule, after: Rule) 
             return []
         names = {"old": ", ".join(old.evidence.launch_names), "new": ", ".join(new.evidence.launch_names)}
         return [Change(kind=ChangeKind.RENAMED_SAME_ORDER, key=new.key, detail="kernel names", **names)]
+    return [
+        Change(kind=d.kind, key=new.key, detail=d.detail, old=d.old, new=d.new) for d in rule_differences(before, after)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One kind of change between two rules; ``detail`` names what, ``old`` and ``new`` show it."""
+
+    kind: ChangeKind
+    detail: str
+    old: str
+    new: str
+
+
+def rule_differences(before: Rule, after: Rule) -> tuple[Difference, ...]:
+    """What differs between two rules as texts, by kind; empty where they are equal."""
     first, second = pieces(before), pieces(after)
     found: dict[ChangeKind, list[str]] = {}
     for name in dict.fromkeys([*first, *second]):
@@ -175,16 +192,16 @@ def _compare_rules(old: ProfileRow, new: ProfileRow, before: Rule, after: Rule) 
         kind = one_kind or other_kind
         if one != other and kind is not None:
             found.setdefault(kind, []).append(name)
-    nest = "cuts"
-    if nest in found.get(ChangeKind.ORDER_CHANGED, []):
-        # Another nest: its parts' sizes and types belong to that one change.
+    # Another nest: its parts' sizes and types belong to that one change.
+    nests = tuple(f"{name}." for name in found.get(ChangeKind.ORDER_CHANGED, []) if name.endswith("cuts"))
+    if nests:
         found = {
-            kind: kept for kind, names in found.items() if (kept := [n for n in names if not n.startswith("cuts.")])
+            kind: kept for kind, names in found.items() if (kept := [n for n in names if not n.startswith(nests)])
         }
-    return [
-        Change(kind=kind, key=new.key, detail=", ".join(names), old=_show(first, names), new=_show(second, names))
+    return tuple(
+        Difference(kind=kind, detail=", ".join(names), old=_show(first, names), new=_show(second, names))
         for kind, names in found.items()
-    ]
+    )
 
 
 def _show(parts: dict[str, tuple[ChangeKind, str]], names: list[str]) -> str:
@@ -192,7 +209,20 @@ def _show(parts: dict[str, tuple[ChangeKind, str]], names: list[str]) -> str:
 
 
 def pieces(rule: Rule) -> dict[str, tuple[ChangeKind, str]]:
-    """The rule taken apart: by name, the kind of change that another text there would be, and the text."""
+    """The rule taken apart: by name, the kind of change that another text there would be, and the text.
+
+    Names in branches after the first start with ``otherwise.``, once for each branch before.
+    """
+    found: dict[str, tuple[ChangeKind, str]] = {}
+    for place, (when, branch) in enumerate(rule.branches):
+        where = "otherwise." * place
+        if when is not None:
+            found[f"{where}when"] = (ChangeKind.ORDER_CHANGED, str(when))
+        found |= {f"{where}{name}": piece for name, piece in _pieces(branch).items()}
+    return found
+
+
+def _pieces(rule: Rule) -> dict[str, tuple[ChangeKind, str]]:
     desc, sizes = rule.structure, {path: str(e) for path, e in rule.integers}
     found: dict[str, tuple[ChangeKind, str]] = {
         "cuts": (ChangeKind.ORDER_CHANGED, " > ".join(_nest(cut) for cut in desc.cuts) or "one chain"),
@@ -202,10 +232,16 @@ def pieces(rule: Rule) -> dict[str, tuple[ChangeKind, str]]:
     for i, cut in enumerate(desc.cuts):
         for name in ("partial_dtype", "merge_dtype"):
             found[f"cuts.{i}.{name}"] = (ChangeKind.MERGE_TYPE_CHANGED, getattr(cut, name).value)
+        if cut.open_end:
+            found[f"cuts.{i}.open_end"] = (ChangeKind.MERGE_TYPE_CHANGED, "True")
         found[f"cuts.{i}.start"] = (ChangeKind.ORDER_CHANGED, cut.start.value)
     residue = desc.accumulator.residue
     found["residue"] = (ChangeKind.ORDER_CHANGED, "first" if isinstance(residue, ResidueFirst) else "last")
     found["accumulator.step"] = (ChangeKind.ACCUMULATOR_CHANGED, to_text(desc.accumulator.step))
+    for name in ("a_cast", "b_cast"):
+        cast = getattr(desc, name)
+        if cast is not None:
+            found[name] = (ChangeKind.ACCUMULATOR_CHANGED, to_text(cast))
     for path, text in sizes.items():
         if path.startswith("cuts."):
             found[path] = (ChangeKind.SPLIT_CHANGED, text)
@@ -217,7 +253,11 @@ def pieces(rule: Rule) -> dict[str, tuple[ChangeKind, str]]:
 
 
 def _nest(cut: Cut) -> str:
-    match cut.layout:
+    return _layout(cut.layout) + "".join(f", grouped {_layout(layout)}" for layout in cut.fold)
+
+
+def _layout(layout: Layout) -> str:
+    match layout:
         case Contiguous(short=short):
             return f"contiguous, short part {short.value}"
         case Strided():

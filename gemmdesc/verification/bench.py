@@ -9,7 +9,7 @@ from typing import Any
 from gemmdesc.bits import Bits
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import Declined
-from gemmdesc.library.interface import Library, Window
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window
 from gemmdesc.operands import Operand
 from gemmdesc.problem import AlgoConfig, DeviceId, Failed, GemmProblem, Launch, LibraryId, Refused
 from gemmdesc.verification.cases import Case
@@ -99,6 +99,13 @@ class Bench(ABC):
         return self.library.launch(problem, answer)
 
     def run(
-        self, problem: GemmProblem, answer: AlgoConfig, a: Operand, b: Operand, window: Window | None = None
+        self,
+        problem: GemmProblem,
+        answer: AlgoConfig,
+        a: Operand,
+        b: Operand,
+        window: Window | None = None,
+        *,
+        inputs: Inputs = NO_INPUTS,
     ) -> Bits | Failed:
-        return self.library.run(problem, answer, a, b, window)
+        return self.library.run(problem, answer, a, b, window, inputs=inputs)

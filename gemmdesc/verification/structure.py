@@ -19,4 +19,5 @@ def structure_of(desc: GEMMDesc) -> str:
 def _cut(cut: Cut) -> str:
     layout = "split" if isinstance(cut.layout, Contiguous) else "strided"
     start = "first" if cut.start is Start.FIRST else "zero"
-    return f"{layout}, {cut.partial_dtype.value} partials, {cut.merge_dtype.value} fold from {start}"
+    fold = "grouped fold" if cut.fold else "fold"
+    return f"{layout}, {cut.partial_dtype.value} partials, {cut.merge_dtype.value} {fold} from {start}"

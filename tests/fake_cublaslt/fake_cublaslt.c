@@ -12,8 +12,8 @@
 #define UNSUPPORTED 15
 #define ATTRIBUTES 9
 
-typedef struct { int32_t attribute[8]; } Matmul;
-typedef struct { int32_t type, order; uint64_t rows, cols; int64_t ld; } Layout;
+typedef struct { int32_t attribute[8]; const float *bias, *scale[4]; int32_t bias_type; } Matmul;
+typedef struct { int32_t type, order; uint64_t rows, cols; int64_t ld; int32_t count; int64_t stride; } Layout;
 typedef struct { uint64_t workspace; uint32_t value[9]; } Preference;
 typedef struct { int32_t word[16]; } Algo;
 typedef struct { Algo algo; size_t workspace; int state; float waves; int reserved[4]; } Result;
@@ -28,6 +28,11 @@ int cublasLtMatmulDescCreate(void **out, int compute, int scale) {
 }
 int cublasLtMatmulDescDestroy(void *d) { free(d); return OK; }
 int cublasLtMatmulDescSetAttribute(Matmul *d, int a, const void *v, size_t n) {
+    if (a == 8 || (a >= 17 && a <= 20)) {
+        if (n != 8) return INVALID;
+        memcpy(a == 8 ? (void *)&d->bias : (void *)&d->scale[a - 17], v, 8); return OK;
+    }
+    if (a == 26) { if (n != 4) return INVALID; memcpy(&d->bias_type, v, 4); return OK; }
     if (a == 25) return n == 1 ? OK : INVALID;
     if (a < 0 || a > 7 || n != 4) return INVALID;
     memcpy(&d->attribute[a], v, 4); return OK;
@@ -35,11 +40,12 @@ int cublasLtMatmulDescSetAttribute(Matmul *d, int a, const void *v, size_t n) {
 
 int cublasLtMatrixLayoutCreate(void **out, int type, uint64_t rows, uint64_t cols, int64_t ld) {
     Layout *d = calloc(1, sizeof *d);
-    d->type = type; d->rows = rows; d->cols = cols; d->ld = ld; *out = d; return OK;
+    d->type = type; d->rows = rows; d->cols = cols; d->ld = ld; d->count = 1; *out = d; return OK;
 }
 int cublasLtMatrixLayoutDestroy(void *d) { free(d); return OK; }
 int cublasLtMatrixLayoutSetAttribute(Layout *d, int a, const void *v, size_t n) {
-    void *to = a == 2 ? (void *)&d->rows : a == 3 ? (void *)&d->cols : a == 4 ? (void *)&d->ld : 0;
+    if (a == 5) { if (n != 4) return INVALID; memcpy(&d->count, v, 4); return OK; }
+    void *to = a == 6 ? (void *)&d->stride : a == 2 ? (void *)&d->rows : a == 3 ? (void *)&d->cols : a == 4 ? (void *)&d->ld : 0;
     if (!to || n != 8) return INVALID;
     memcpy(to, v, 8); return OK;
 }
@@ -96,16 +102,22 @@ int cublasLtMatmulAlgoCheck(void *h, Matmul *m, Layout *a, Layout *b, Layout *c,
 int cublasLtMatmul(void *h, Matmul *m, const float *alpha, const float *A, Layout *a, const float *B, Layout *b,
                    const float *beta, const float *C, Layout *c, float *D, Layout *d, const Algo *x, void *workspace,
                    size_t workspace_bytes, void *stream) {
-    if (!shapes_ok(m, a, b, d) || C != D || *alpha != 1 || *beta != 0) return INVALID;
+    if (!shapes_ok(m, a, b, d) || (*beta == 0 && C != D)) return INVALID;
     if (x->word[0] == 99) return 13;
     if (x->word[11] && ((uintptr_t)A % x->word[11] || (uintptr_t)B % x->word[12] || (uintptr_t)D % x->word[14])) return UNSUPPORTED;
     uint64_t k = m->attribute[3] ? a->rows : a->cols;
-    for (uint64_t j = 0; j < d->cols; j++)
-        for (uint64_t i = 0; i < d->rows; i++) {
-            float sum = 0;
-            for (uint64_t t = 0; t < k; t++)
-                sum += (m->attribute[3] ? A[t + i * a->ld] : A[i + t * a->ld]) * (m->attribute[4] ? B[j + t * b->ld] : B[t + j * b->ld]);
-            D[i + j * d->ld] = sum;
-        }
+    int biased = m->attribute[7] & 4, relu = m->attribute[7] & 2;
+    if (biased && (!m->bias || m->bias_type != d->type)) return INVALID;
+    for (int32_t batch = 0; batch < d->count; batch++, A += a->stride, B += b->stride, C += c->stride, D += d->stride)
+        for (uint64_t j = 0; j < d->cols; j++)
+            for (uint64_t i = 0; i < d->rows; i++) {
+                float sum = 0;
+                for (uint64_t t = 0; t < k; t++)
+                    sum += (m->attribute[3] ? A[t + i * a->ld] : A[i + t * a->ld]) * (m->attribute[4] ? B[j + t * b->ld] : B[t + j * b->ld]);
+                sum *= *alpha;
+                if (*beta != 0) sum += *beta * C[i + j * c->ld];
+                if (biased) sum += m->bias[i];
+                D[i + j * d->ld] = relu && sum <= 0 ? 0 : sum;
+            }
     return OK;
 }

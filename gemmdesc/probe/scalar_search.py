@@ -1,0 +1,261 @@
+"""The search for nests of cuts that explain the trees of several readings at once, outermost cut first.
+
+A cut is proposed by the reading that takes most cuts.  Its integers are learned from what that reading allows; every
+proposal is tried on all readings by taking their trees apart, and a reading that refutes it says in turn what it
+allows.  Taking apart succeeds only where a tree is the fold that it should be, so that what is left when all pieces
+are chains induces exactly the trees that were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Protocol
+
+from gemmdesc.expressions import Expr, size
+from gemmdesc.probe.learn import Allowed
+from gemmdesc.probe.pieces import Piece, take_apart, take_groups
+from gemmdesc.probe.scalar_cuts import FIRST, LAST, STRIDED, Bounds, Kind, bounds_of, grouped_bounds, unseen
+
+#: Cuts that may be tried on a single piece, as work units of ``_PIECES_AT_ONCE`` pieces.
+_PIECES_AT_ONCE = 8
+#: Proposals for the integers of one cut that are tried, and readings that may be added to what they are learned from.
+_PROPOSALS, _ADDED = 12, 6
+#: Ways in which one reading may show a cut that are followed.
+_WAYS = 6
+#: Layouts that may group the parts of one cut.
+_MOST_GROUPINGS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """``values`` of one integer, one a reading, and the expressions that give them, simplest first."""
+
+    values: tuple[int, ...]
+    expressions: tuple[Expr, ...]
+
+    @property
+    def size(self) -> int:
+        """That of the simplest expression."""
+        return size(self.expressions[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """One cut: an option for each integer of its layout, and the layouts that group its parts."""
+
+    kind: Kind
+    integers: tuple[Option, ...]
+    fold: tuple[Chosen, ...] = ()
+
+    @property
+    def kinds(self) -> Kind:
+        """The kind with those of its fold."""
+        return Kind(short=self.kind.short, fold=tuple(c.kinds for c in self.fold))
+
+
+class Integers(Protocol):
+    """What learns integers."""
+
+    def options(self, seen: Mapping[int, Allowed], given: Sequence[Expr]) -> Sequence[Option]:
+        """Options that every reading in ``seen`` allows, simplest first; ``given`` expressions count as variables."""
+        ...
+
+
+#: The pieces of each reading that are not explained yet.
+Pieces = tuple[tuple[Piece, ...], ...]
+
+
+class GivenUp(Exception):
+    """A search went through all the cuts that it was allowed."""
+
+
+class Work:
+    """What searches may still spend together."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+class Search:
+    """``most``: work, of what ``work`` has left, after which the search raises :class:`GivenUp`."""
+
+    def __init__(self, integers: Integers, work: Work, most: int) -> None:
+        self._integers, self._work, self._left = integers, work, most
+
+    def some(self, pieces: Pieces, depth: int, most: int, further: int, *, grouped: bool) -> list[tuple[Chosen, ...]]:
+        """At most ``most`` of the :meth:`nests`, those found by ``further`` work after the first one.
+
+        Raises:
+            GivenUp: there was no work left before one was found.
+        """
+        found: list[tuple[Chosen, ...]] = []
+        try:
+            for nest in self.nests(pieces, depth, grouped=grouped):
+                found.append(nest)
+                if len(found) == most:
+                    break
+                if len(found) == 1:
+                    self._left = min(self._left, further)
+        except GivenUp:
+            if not found:
+                raise
+        return found
+
+    def nests(
+        self, pieces: Pieces, depth: int, above: tuple[Chosen, ...] = (), *, grouped: bool = False
+    ) -> Iterator[tuple[Chosen, ...]]:
+        """Nests of exactly ``depth`` cuts that turn every piece into a chain; ``above``: the cuts that made the pieces.
+
+        What repeats the cut above comes first.  ``grouped``: the parts of the outermost cut, and of it alone, are
+        folded in groups.
+        """
+        pieces = tuple(tuple(p for p in own if not p.chain or len(p.places) > 1) for own in pieces)
+        open_ = [p for own in pieces for p in own if not p.chain]
+        if depth == 0 or not open_:
+            if depth == 0 and not open_ and not grouped:
+                yield ()
+            return
+        least = max(p.least_cuts for p in open_)
+        if not grouped and least > depth:
+            return
+        if grouped:
+            for chosen, parts in self._grouped(pieces, depth - 1):
+                for rest in self.nests(parts, depth - 1, (*above, chosen)):
+                    yield (chosen, *rest)
+            return
+        for kind in sorted((LAST, STRIDED, FIRST), key=lambda kind: not above or kind != above[-1].kind):
+            for chosen, parts in self._cuts(kind, pieces, above):
+                for rest in self.nests(parts, depth - 1, (*above, chosen)):
+                    yield (chosen, *rest)
+
+    def _cuts(self, kind: Kind, pieces: Pieces, above: tuple[Chosen, ...]) -> Iterator[tuple[Chosen, Pieces]]:
+        tried: set[tuple[tuple[int, ...], ...]] = set()
+        given = _given(above)
+        if above and above[-1].kind == kind:
+            values = tuple(option.values for option in above[-1].integers)
+            tried.add(values)
+            taken = self._take_all(kind, pieces, values)
+            if not isinstance(taken, int) and _divided(pieces, taken):
+                yield Chosen(kind=kind, integers=above[-1].integers), taken
+        for guide in _by_telling(pieces):
+            for bounds in bounds_of(kind, _worst(pieces[guide]))[:_WAYS]:
+                if any(b is not None and b.open for b in bounds):
+                    # A deal that does not come round once is a contiguous cut.
+                    continue
+                yield from self._explaining(kind, pieces, {guide: bounds}, given, tried)
+
+    def _explaining(
+        self, kind: Kind, pieces: Pieces, seen: Mapping[int, Bounds], given: tuple[Expr, ...],
+        tried: set[tuple[tuple[int, ...], ...]],
+    ) -> Iterator[tuple[Chosen, Pieces]]:  # fmt: skip
+        """Cuts within what some readings allow that all readings bear; else within what a further one allows, too."""
+        refuting: int | None = None
+        borne = False
+        for integers in islice(self._proposals(kind, seen, given), _PROPOSALS):
+            values = tuple(option.values for option in integers)
+            if values in tried:
+                continue
+            tried.add(values)
+            taken = self._take_all(kind, pieces, values)
+            if isinstance(taken, int):
+                refuting = taken if refuting is None and taken not in seen else refuting
+            elif _divided(pieces, taken):
+                borne = True
+                yield Chosen(kind=kind, integers=integers), taken
+        if refuting is None and borne:
+            refuting = next((i for i in _by_telling(pieces) if i not in seen), None)
+        if refuting is None or len(seen) > _ADDED or not pieces[refuting]:
+            return
+        ways = [*bounds_of(kind, _worst(pieces[refuting]))[:_WAYS], unseen(kind, pieces[refuting])]
+        for bounds in ways:
+            yield from self._explaining(kind, pieces, {**seen, refuting: bounds}, given, tried)
+
+    def _proposals(
+        self, kind: Kind, seen: Mapping[int, Bounds], given: tuple[Expr, ...]
+    ) -> Iterator[tuple[Option, ...]]:
+        found: list[Sequence[Option]] = []
+        for place in range(len(kind.names)):
+            allowed = {r: a for r, b in seen.items() if (a := b[place]) is not None}
+            found.append(self._integers.options(allowed, given) if allowed else ())
+        yield from sorted(product(*found), key=lambda integers: sum(o.size for o in integers))
+
+    def _take_all(self, kind: Kind, pieces: Pieces, values: tuple[tuple[int, ...], ...]) -> Pieces | int:
+        """Every reading's parts; else the first reading that does not bear the cut."""
+        out: list[tuple[Piece, ...]] = []
+        for reading, own in enumerate(pieces):
+            layout = kind.layout([v[reading] for v in values])
+            self._spend(len(own))
+            parts: list[Piece] = []
+            for piece in own:
+                taken = take_apart(piece, layout)
+                if taken is None:
+                    return reading
+                parts += taken
+            out.append(tuple(parts))
+        return tuple(out)
+
+    def _spend(self, pieces: int) -> None:
+        if min(self._left, self._work.left) <= 0:
+            raise GivenUp
+        cost = 1 + pieces // _PIECES_AT_ONCE
+        self._left -= cost
+        self._work.left -= cost
+
+    def _grouped(self, pieces: Pieces, most: int) -> Iterator[tuple[Chosen, Pieces]]:
+        """Strided cuts whose parts are folded by a nest of their own, the simplest, and take ``most`` further cuts."""
+        guide = max(range(len(pieces)), key=lambda i: _sites(pieces[i]))
+        for bounds in grouped_bounds(_worst(pieces[guide])):
+            for integers in self._proposals(STRIDED, {guide: bounds}, ()):
+                taken = self._take_groups(pieces, integers)
+                if taken is None or max((p.least_cuts for own in taken[0] for p in own), default=0) > most:
+                    continue
+                parts, folds = taken
+                every = (fold for depth in range(1, _MOST_GROUPINGS + 1) for fold in self.nests(folds, depth))
+                for fold in islice(every, 1):
+                    yield Chosen(kind=STRIDED, integers=integers, fold=fold), parts
+
+    def _take_groups(self, pieces: Pieces, integers: tuple[Option, ...]) -> tuple[Pieces, Pieces] | None:
+        parts: list[tuple[Piece, ...]] = []
+        folds: list[tuple[Piece, ...]] = []
+        for reading, own in enumerate(pieces):
+            layout = STRIDED.layout([option.values[reading] for option in integers])
+            self._spend(len(own))
+            taken = [take_groups(piece, layout) for piece in own]
+            if any(t is None for t in taken):
+                return None
+            parts.append(tuple(p for t in taken if t is not None for p in t[0]))
+            folds.append(tuple(t[1] for t in taken if t is not None and len(t[0]) > 1))
+        return tuple(parts), tuple(folds)
+
+
+def _divided(pieces: Pieces, parts: Pieces) -> bool:
+    """Whether a cut left more parts than there were pieces."""
+    return any(len(new) > len(own) for new, own in zip(parts, pieces, strict=True))
+
+
+def _given(above: tuple[Chosen, ...]) -> tuple[Expr, ...]:
+    """The simplest expressions of the cuts above, to be used like variables; the last ones count."""
+    options = [option for chosen in above for option in chosen.integers if len(set(option.values)) > 1]
+    return tuple(dict.fromkeys(option.expressions[0] for option in options))[-2:]
+
+
+def _worst(pieces: Sequence[Piece]) -> Piece:
+    return max(pieces, key=lambda p: (p.least_cuts, bool(p.places[0] == 0), len(p.places)))
+
+
+def _by_telling(pieces: Pieces) -> list[int]:
+    """Readings with something left to explain, those that tell most first."""
+    open_ = [i for i, own in enumerate(pieces) if any(not p.chain for p in own)]
+    return sorted(open_, key=lambda i: _telling(pieces[i]), reverse=True)
+
+
+def _telling(pieces: Sequence[Piece]) -> tuple[int, bool, int]:
+    """A key that is largest for pieces of many cuts, then for whole ones, then for many sites."""
+    worst = _worst(pieces)
+    return worst.least_cuts, len(worst.places) == worst.length, len(worst.places)
+
+
+def _sites(pieces: Sequence[Piece]) -> tuple[int, int]:
+    return (0, 0) if not pieces else (_worst(pieces).length, len(_worst(pieces).places))
