@@ -47,6 +47,21 @@ def test_relations_by_name(one: str, other: str, name: str | None) -> None:
     assert between(one, one) == ORDER
 
 
+def test_a_maximum_below_a_sum_is_a_function_of_its_set() -> None:
+    def shifted(offsets: tuple[int, ...], order: tuple[int, ...]) -> str:
+        lines = ["ld.global.b32 %r10, [%rd4];", "mov.b32 %r11, %r10;"]
+        for offset in offsets:
+            lines += [f"shfl.sync.bfly.b32 %r12, %r11, {offset}, 31, -1;", "max.f32 %r11, %r11, %r12;"]
+        lines.append("sub.f32 %r9, %r10, %r11;")
+        for offset in order:
+            lines += [f"shfl.sync.bfly.b32 %r12, %r9, {offset}, 31, -1;", "add.f32 %r9, %r9, %r12;"]
+        return kernel("\n".join([*lines, STORE]))
+
+    up, down = (1, 2, 4, 8, 16), (16, 8, 4, 2, 1)
+    assert between(shifted(up, up), shifted(down, down)) == ORDER
+    assert between(shifted(up, up), shifted(down[:4], down)) is None
+
+
 def test_matrix_steps_in_another_order() -> None:
     one = kernel(LOADS + mma(FIRST, ZERO) + mma(SECOND, SUM) + STORES)
     assert between(one, kernel(LOADS + mma(SECOND, ZERO) + mma(FIRST, SUM) + STORES)) == ORDER

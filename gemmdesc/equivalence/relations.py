@@ -69,6 +69,12 @@ def _term(s: Any, hashes: Any, terms: Any, node: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
+def _member(s: Any, hashes: Any, members: Any, node: Any, child: Any) -> Any:
+    """What a child adds to the arguments of a maximum or minimum, which is a function of their set."""
+    return members[child] if s.op[child] == s.op[node] else _one(U64(13), hashes[child])
+
+
+@njit(nogil=True, cache=True)
 def _steps(s: Any, hashes: Any, node: Any) -> Any:
     """The terms of a chain of matrix steps."""
     total = U64(0)
@@ -85,10 +91,8 @@ def _plain(s: Any, hashes: Any, node: Any) -> Any:
     high, low = s.op_high[op] ^ U64(s.width[node]), s.op_low[op]
     x, y = U64(s.attribute[node, 0]), U64(s.attribute[node, 1])
     first, second = hashes[s.child[node, 0]], hashes[s.child[node, 1]]
-    if s.op_flags[op] & (nodes.COMMUTES | nodes.SET):
+    if s.op_flags[op] & nodes.COMMUTES:
         first, second = first + second, first ^ second
-    if s.op_flags[op] & nodes.SET:
-        x = y = U64(0)
     high, low = mix(high, low, first, second)
     high, low = mix(high, low, hashes[s.child[node, 2]], hashes[s.child[node, 3]])
     high, low = mix(high, low, x, y)
@@ -98,6 +102,7 @@ def _plain(s: Any, hashes: Any, node: Any) -> Any:
 @njit(nogil=True, cache=True)
 def _relaxed(s: Any, order: Any, fusion: Any, hashes: Any, terms: Any) -> None:
     product, addition = U64(5), U64(7)
+    members = np.zeros(len(hashes), np.uint64)
     for node in range(1, len(hashes)):
         flags = s.op_flags[s.op[node]]
         a, b, c = s.child[node, 0], s.child[node, 1], s.child[node, 2]
@@ -119,6 +124,9 @@ def _relaxed(s: Any, order: Any, fusion: Any, hashes: Any, terms: Any) -> None:
         elif order and flags & nodes.MATRIX:
             terms[node] = _steps(s, hashes, node) + _term(s, hashes, terms, c)
             hashes[node] = _one(addition, terms[node])
+        elif flags & nodes.SET:
+            members[node] = _member(s, hashes, members, node, a) + _member(s, hashes, members, node, b)
+            hashes[node] = _one(s.op_high[s.op[node]], members[node])
         else:
             hashes[node] = _plain(s, hashes, node)
 
