@@ -20,6 +20,7 @@ from gemmdesc.profiles import (
     DeclineOutcome,
     Evidence,
     Level,
+    Measured,
     Profile,
     ProfileRow,
     RuleOutcome,
@@ -153,7 +154,7 @@ def kinds(rule: Rule, evidence: Evidence) -> frozenset[str]:
 def _cells(profile: Profile) -> list[str]:
     verified = list(verified_rows(profile))
     codes = _by_code(declines(profile))
-    scan = profile.metadata.scan
+    measured = profile.metadata.measured
     cells = [
         _card(profile),
         str(profile.library.version),
@@ -163,11 +164,18 @@ def _cells(profile: Profile) -> list[str]:
         f"{sum(row.evidence.shapes for row, _ in verified):,}",
         f"{sum(row.evidence.draws for row, _ in verified):,}",
         ", ".join(f"{count:,} `{code}`" for code, count in codes.items()) or "0",
-        f"{scan.queries:,}",
-        f"{scan.unseen_mass:.2g}",
-        profile.metadata.date,
+        f"{sum(m.scan.queries for m in measured):,}",
+        _unseen(measured),
+        max(m.date for m in measured),
     ]
     return [cell.replace("|", "\\|") for cell in cells]
+
+
+def _unseen(measured: Sequence[Measured]) -> str:
+    """The unseen mass, of each kind by its name where there are several."""
+    if len(measured) == 1:
+        return f"{measured[0].scan.unseen_mass:.2g}"
+    return "; ".join(f"{m.kind}: {m.scan.unseen_mass:.2g}" for m in measured)
 
 
 def _card(profile: Profile) -> str:

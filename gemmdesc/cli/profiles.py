@@ -107,6 +107,7 @@ def _profile_data(profile: Profile, path: Path) -> dict[str, Any]:
         "answer_key": list(metadata.answer_key),
         "excluded_attributes": dict(metadata.excluded_attributes),
         "scan": to_plain(metadata.scan),
+        "kinds": [to_plain(m) for m in metadata.measured],
         "rows": _rows(profile),
     }
 
@@ -155,11 +156,12 @@ def _print_profile(profile: Profile, path: Path) -> None:
         types = f"{family.a_dtype.value} -> {family.d_dtype.value}"
         table.append((types, answer, what, evidence.level.value, evidence.shapes, evidence.draws, ", ".join(names)))
     title = f"{path}: {profile.device.name or profile.device.folder}, cuBLASLt {profile.library.version}"
-    scan = profile.metadata.scan
-    note = (
-        f"{len(profile.rows)} rows; {scan.queries:,} queries, {scan.distinct_answers:,} answers, unseen mass "
-        f"{scan.unseen_mass:.2g}; {profile.metadata.date}"
-    )
+    scans = [
+        f"{m.kind}: {m.scan.queries:,} queries, {m.scan.distinct_answers:,} answers, unseen mass "
+        f"{m.scan.unseen_mass:.2g}, {m.date}"
+        for m in profile.metadata.measured
+    ]
+    note = "; ".join([f"{len(profile.rows)} rows", *scans])
     print_table(title, ("types", "answer", "structure", "level", "shapes", "draws", "kernels"), table, note)
 
 

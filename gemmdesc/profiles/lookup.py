@@ -90,7 +90,7 @@ def find_profile(
         if not path.is_file():
             continue
         profile = read_profile(path)
-        objection = _objection(profile, device, library)
+        objection = objection_to(profile, device, library)
         if objection is None:
             return profile
         objections.append(f"{path} is for {objection}")
@@ -112,8 +112,8 @@ def _keys_at_hand(folder: Path) -> list[str]:
     return [f"{p.parent.name}/{p.stem}" for p in sorted(folder.glob("*/cublaslt-*.parquet"))]
 
 
-def _objection(profile: Profile, device: DeviceId, library: LibraryId) -> str | None:
-    """What the profile is for, where it is not for this device and library."""
+def objection_to(profile: Profile, device: DeviceId, library: LibraryId) -> str | None:
+    """What the profile is for, where it is not for this device and library; None where it is."""
     theirs, measured = profile.library, profile.device
     if (measured.sm, measured.sm_count) != (device.sm, device.sm_count):
         return f"another card, {measured.folder}"
