@@ -37,6 +37,11 @@ class ReplayBench(Bench):
         super().__init__(library)
         self._index, self._settings = index, settings
 
+    @property
+    def index(self) -> ProfileIndex:
+        """The profile that rules come from."""
+        return self._index
+
     def prepare(self, case: Case) -> Prepared | Unprepared:
         """See :class:`~gemmdesc.verification.bench.Bench`."""
         problem = case_problem(case, self._settings)
