@@ -24,6 +24,7 @@ from gemmdesc.profiles import (
     Profile,
     ProfileRow,
     RuleOutcome,
+    operands_in_words,
     profile_path,
     read_profile,
 )
@@ -187,8 +188,7 @@ def _types(rows: Sequence[ProfileRow]) -> str:
     """Operand types, each with the output types that it has: ``float16 -> float16, float32``."""
     outputs: dict[str, dict[str, None]] = {}
     for family in (row.key.family for row in rows):
-        a, b = family.a_dtype.value, family.b_dtype.value
-        outputs.setdefault(a if a == b else f"{a} x {b}", {})[family.d_dtype.value] = None
+        outputs.setdefault(operands_in_words(family), {})[family.d_dtype.value] = None
     return "; ".join(f"{operands} -> {', '.join(found)}" for operands, found in outputs.items()) or "none"
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from gemmdesc.library.interface import Library
     from gemmdesc.probe.campaign import Findings, Options
+    from gemmdesc.probe.partition import Report
     from gemmdesc.probe.workers import Workers
     from gemmdesc.problem import DeviceId, LibraryId
     from gemmdesc.profiles import Profile
@@ -51,6 +52,9 @@ def probe(
     kind: Annotated[
         list[str] | None, typer.Option(help="What to ask about (default: plain); give it again for others, or all.")
     ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="End after about so long; the same command goes on from there.")
+    ] = None,
     from_observations: Annotated[
         Path | None, typer.Option(help="Instead: infer again, offline, from a campaign's folder; --out: its profile.")
     ] = None,
@@ -69,7 +73,8 @@ def probe(
             name: options_for(opener, quick=quick, target=target, seed=seed, cuda_cores=not tensor_cores, kind=name)
             for name in chosen_kinds(kind or ["plain"])
         }
-        reports = measure_kinds(opener, plans, workers or default_workers(), (campaign, out), progress)
+        places = Places(records=campaign, profiles=out)
+        reports = measure_kinds(opener, plans, workers or default_workers(), places, progress, seconds)
     if wanted:
         print_json(reports[0].plain() if len(reports) == 1 else [r.plain() for r in reports])
     else:
@@ -141,39 +146,52 @@ def measure(
     from gemmdesc.probe.workers import ProcessPool
 
     with ProcessPool(opener, workers) as pool:
-        return _campaign(pool, options, folder, progress)
+        library, device = identity_with_digest(pool.library), pool.library.device
+        kept = folder or campaign_folder(device, library, options.seed)
+        progress.say(f"cuBLASLt {library.version} on {device.name or device.folder}; records in {kept}")
+        return _campaign(pool, options, kept, progress.report)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """The folders of all records and of profiles; the usual ones where None."""
+
+    records: Path | None = None
+    profiles: Path | None = None
 
 
 def measure_kinds(
-    opener: Callable[[], Library], plans: Mapping[str, Options], workers: int,
-    places: tuple[Path | None, Path | None], progress: Progress,
-) -> list[Report]:  # fmt: skip
+    opener: Callable[[], Library], plans: Mapping[str, Options], workers: int, places: Places, progress: Progress,
+    seconds: float | None = None,
+) -> list[Measurement]:  # fmt: skip
     """Run a campaign about each kind of ``plans``, by name, and publish each as soon as it has ended.
 
-    ``places``: the folder of all records, and that of profiles, the usual ones where None.  A new profile of the user's
-    starts from the one that served so far, which it takes the place of.
+    A new profile of the user's starts from the one that served so far, which it takes the place of.
 
     Raises:
         ProfileError: the profile to join is of another card or build of the library; nothing is asked or written.
+        CampaignError: ``seconds`` are over; kinds that ended are published, and what else was learned is on disk.
     """
     from gemmdesc.probe.offline import kind_folder
     from gemmdesc.probe.workers import ProcessPool
     from gemmdesc.profiles import publish, user_folder
 
-    records, out = places
+    records, out = places.records, places.profiles
+    report = progress.report if seconds is None else _until(progress.report, seconds)
     reports = []
     with ProcessPool(opener, workers) as pool:
         library, device = identity_with_digest(pool.library), pool.library.device
-        base = _serving(device, library, out)
+        base = serving_profile(device, library, out)
         for name, options in plans.items():
             kept = kind_folder(records or campaign_folder(device, library, options.seed), name)
-            measured, findings = _campaign(pool, options, kept, progress)
+            progress.say(f"{name}: cuBLASLt {library.version} on {device.name or device.folder}; records in {kept}")
+            measured, findings = _campaign(pool, options, kept, report)
             _, path = publish(measured, out or user_folder(), base)
-            reports.append(Report(profile=measured, findings=findings, path=path))
+            reports.append(Measurement(profile=measured, findings=findings, path=path))
     return reports
 
 
-def _serving(device: DeviceId, library: LibraryId, out: Path | None) -> Profile | None:
+def serving_profile(device: DeviceId, library: LibraryId, out: Path | None) -> Profile | None:
     """What a new profile of the user's starts from; raises where it could not be published."""
     from gemmdesc.errors import Declined
     from gemmdesc.profiles import find_profile, profile_folders, profile_to_join, user_folder
@@ -185,20 +203,30 @@ def _serving(device: DeviceId, library: LibraryId, out: Path | None) -> Profile 
     return None if isinstance(found, Declined) or found.device.name != device.name else found
 
 
-def _campaign(
-    workers: Workers, options: Options, folder: Path | None, progress: Progress
-) -> tuple[Profile, Findings]:
+def _until(report: Report, seconds: float) -> Report:
+    """``report``, which raises CampaignError once ``seconds`` are over: whatever was reported is on disk by then."""
+    from time import monotonic
+
+    from gemmdesc.errors import CampaignError
+
+    end = monotonic() + seconds
+
+    def reported(phase: str, done: int, total: int | None) -> None:
+        report(phase, done, total)
+        if monotonic() > end:
+            raise CampaignError(f"seconds must suffice for the campaign; the same command goes on (got {seconds:g})")
+
+    return reported
+
+
+def _campaign(workers: Workers, options: Options, folder: Path, report: Report) -> tuple[Profile, Findings]:
     from datetime import date
 
     from gemmdesc.probe.campaign import Campaign
     from gemmdesc.probe.publish import make_profile
-    from gemmdesc.probe.sampling import name_of
 
     library, device = identity_with_digest(workers.library), workers.library.device
-    kept = folder or campaign_folder(device, library, options.seed)
-    kind = name_of(options.scope)
-    progress.say(f"{kind} on cuBLASLt {library.version}, {device.name or device.folder}; records in {kept}")
-    findings = Campaign(workers, options, kept, progress.report).run()
+    findings = Campaign(workers, options, folder, report).run()
     profile = make_profile(findings, device, library, command=command_line(), date=date.today().isoformat())
     return profile, findings
 
@@ -219,7 +247,7 @@ def campaign_folder(device: DeviceId, library: LibraryId, seed: int) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Measurement:
     """What ``probe`` says at its end of one kind: its campaign, and the profile's path.
 
     ``profile``: of this campaign alone.

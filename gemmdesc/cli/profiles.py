@@ -113,7 +113,7 @@ def _profile_data(profile: Profile, path: Path) -> dict[str, Any]:
 
 
 def _rows(profile: Profile) -> list[dict[str, Any]]:
-    from gemmdesc.profiles import RuleOutcome
+    from gemmdesc.profiles import RuleOutcome, family_in_words
 
     rows = []
     for row in profile.rows:
@@ -125,6 +125,7 @@ def _rows(profile: Profile) -> list[dict[str, Any]]:
         )
         rows.append(
             {
+                "family": family_in_words(family),
                 "operands": family.a_dtype.value,
                 "output": family.d_dtype.value,
                 "answer": dict(row.key.answer),
@@ -140,7 +141,7 @@ def _rows(profile: Profile) -> list[dict[str, Any]]:
 
 
 def _print_profile(profile: Profile, path: Path) -> None:
-    from gemmdesc.profiles import RuleOutcome
+    from gemmdesc.profiles import RuleOutcome, family_in_words
     from gemmdesc.verification.scope import short_name
 
     table = []
@@ -153,7 +154,7 @@ def _print_profile(profile: Profile, path: Path) -> None:
             what = f"declined: {outcome.declined.code}"
         answer = " ".join(f"{name.removesuffix('_id')}={value}" for name, value in row.key.answer)
         names = sorted({short_name(n) for n in evidence.launch_names})
-        types = f"{family.a_dtype.value} -> {family.d_dtype.value}"
+        types = family_in_words(family)
         table.append((types, answer, what, evidence.level.value, evidence.shapes, evidence.draws, ", ".join(names)))
     title = f"{path}: {profile.device.name or profile.device.folder}, cuBLASLt {profile.library.version}"
     scans = [

@@ -1,6 +1,7 @@
 """Measured tables: schema, store, lookup, audit and diff.  The format is specified in ``docs/profile_format.md``."""
 
 from gemmdesc.profiles.audit import Finding, FindingKind, audit, profile_text
+from gemmdesc.profiles.brief import family_in_words, operands_in_words
 from gemmdesc.profiles.diff import (
     NUMERIC_KINDS,
     Change,
@@ -71,6 +72,7 @@ __all__ = [
     "changes_json",
     "changes_text",
     "diff_profiles",
+    "family_in_words",
     "family_of",
     "find_profile",
     "has_numeric_change",
@@ -78,6 +80,7 @@ __all__ = [
     "lookup",
     "matching_rows",
     "merge_profiles",
+    "operands_in_words",
     "packaged_folder",
     "probe_command",
     "profile_digest",
