@@ -106,6 +106,17 @@ def test_declined_failed_varying_and_late_shapes_are_counted_apart(tmp_path: Pat
     assert late == {"bias": ()}
 
 
+def test_what_our_side_raises_counts_as_different(tmp_path: Path) -> None:
+    """A rule of other operand types gets into no profile; one that names them cannot be replayed."""
+
+    def wide(rule: Rule) -> Rule:
+        return rule.restructured(lambda d: replace(d, a_dtype=DType.FLOAT32, b_dtype=DType.FLOAT32))
+
+    found, _ = run(bench_of(profile_of(small_scopes(["relu"]), wide)), ["relu"], tmp_path, KindOptions(shapes=2))
+    assert kind_counts(found["relu"])["different"] == 2
+    assert found["relu"][0].failure.startswith("our side raised InvalidInputError")
+
+
 def test_half_of_the_draws_are_wide_and_some_lie_on_ties() -> None:
     problem = replace(dense_problem(16, 8, 40, DType.FLOAT32), compute_type=ComputeType.COMPUTE_32F_FAST_TF32)
     draws = draws_of(10)

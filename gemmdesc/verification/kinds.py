@@ -16,7 +16,7 @@ import numpy as np
 
 from gemmdesc.bits import first_mismatch
 from gemmdesc.descriptor import GEMMDesc
-from gemmdesc.errors import CampaignError, Declined, InvalidInputError
+from gemmdesc.errors import CampaignError, Declined, GemmdescError, InvalidInputError
 from gemmdesc.library.interface import Inputs, Library, Window
 from gemmdesc.library.replayed import replay_problem
 from gemmdesc.operands import Family, HashOperand, MaskedOperand, Operand
@@ -109,7 +109,12 @@ def _compare(
             made = _Product.of(problem, draw, seed)
             asked.append((draw, made, waiting.submit(made.run, library, answer)))
         for draw, made, running in asked:
-            ours = replay_problem(desc, problem, made.a, made.b, made.window, inputs=made.inputs)
+            try:
+                ours = replay_problem(desc, problem, made.a, made.b, made.window, inputs=made.inputs)
+            except GemmdescError as error:
+                why = f"our side raised {type(error).__name__}: {error}"
+                compared.append(_Compared(outcome=Outcome.DIFFERENT, failure=why))
+                continue
             got = running.result()
             if isinstance(got, Failed):
                 compared.append(_Compared(outcome=Outcome.REFERENCE_FAILED, failure=got.status))
@@ -152,8 +157,11 @@ class _Product:
         return cls(problem=problem, a=a, b=b, inputs=inputs, window=window)
 
     def run(self, library: Library, answer: AlgoConfig) -> Any:
-        """The library's bytes in the window, or Failed."""
-        return library.run(self.problem, answer, self.a, self.b, self.window, inputs=self.inputs)
+        """The library's bytes in the window, or Failed, also where the adapter cannot state the call."""
+        try:
+            return library.run(self.problem, answer, self.a, self.b, self.window, inputs=self.inputs)
+        except GemmdescError as error:
+            return Failed(status=f"{type(error).__name__}: {error}")
 
 
 def kind_operands(problem: GemmProblem, draw: Draw, seed: int) -> tuple[Operand, Operand]:
