@@ -8,11 +8,9 @@ rounded to the output type.  After paper 000 (arXiv 2609.11356), sections 3.2 an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
-from typing import Any, get_args
+from typing import get_args
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import DescriptorError
@@ -298,64 +296,3 @@ def _integer(name: str, value: object) -> None:
 def _at_least(name: str, value: int, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise DescriptorError(f"{name} must be an integer of at least {least} (got {value!r})")
-
-
-def variable_fields(desc: GEMMDesc) -> dict[str, int]:
-    """The integers of ``desc`` that may depend on the problem, by path (``cuts.0.layout.span``), in field order."""
-    found: dict[str, int] = {}
-
-    def visit(value: Any, path: str) -> None:
-        if isinstance(value, tuple):
-            for i, item in enumerate(value):
-                visit(item, f"{path}.{i}")
-        elif is_dataclass(value) and not isinstance(value, type):
-            for name, variable in _fields(type(value)):
-                child = f"{path}.{name}" if path else name
-                if variable:
-                    found[child.lstrip(".")] = getattr(value, name)
-                else:
-                    visit(getattr(value, name), child)
-
-    visit(desc, "")
-    return found
-
-
-@lru_cache
-def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
-    """The names of a dataclass's fields, and whether each is a variable integer."""
-    return tuple((f.name, bool(f.metadata.get("variable"))) for f in fields(kind))
-
-
-def with_variables(desc: GEMMDesc, values: Mapping[str, int]) -> GEMMDesc:
-    """``desc`` with the integers at the given paths replaced.
-
-    Raises:
-        DescriptorError: a path names no variable field of ``desc``, or a value is out of range.
-    """
-    unknown = set(values) - set(variable_fields(desc))
-    if unknown:
-        raise DescriptorError(f"path must name a variable field of the descriptor (got {sorted(unknown)})")
-
-    def rebuild(value: Any, path: str) -> Any:
-        """``value`` itself where nothing in it changes: rules are evaluated by the million."""
-        if isinstance(value, tuple):
-            items = tuple(rebuild(item, f"{path}.{i}") for i, item in enumerate(value))
-            return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
-        if not is_dataclass(value) or isinstance(value, type):
-            return value
-        changed = {}
-        for name, variable in _fields(type(value)):
-            child = f"{path}.{name}" if path else name
-            old = getattr(value, name)
-            new = values.get(child, old) if variable else rebuild(old, child)
-            if new is not old:
-                changed[name] = new
-        return replace(value, **changed) if changed else value
-
-    rebuilt: GEMMDesc = rebuild(desc, "")
-    return rebuilt
-
-
-def map_variables(desc: GEMMDesc, change: Callable[[str, int], int]) -> GEMMDesc:
-    """``desc`` with every variable integer passed through ``change(path, value)``."""
-    return with_variables(desc, {p: change(p, v) for p, v in variable_fields(desc).items()})

@@ -29,6 +29,10 @@ class ProfileError(GemmdescError):
     """A profile file is truncated, foreign, or contradicts itself."""
 
 
+class BookError(GemmdescError):
+    """A book of recorded answers is truncated, foreign, contradicts itself, or is of another card or release."""
+
+
 class CampaignError(GemmdescError):
     """A probe campaign cannot start or resume as asked."""
 
@@ -39,7 +43,7 @@ class Declined:
 
     ``reason`` is one sentence for a person.  ``code`` groups declines in counts; it is one of
     ``no_profile``, ``no_rule``, ``out_of_scope``, ``nondeterministic``, ``refused_by_library``,
-    ``unsupported_input``, ``flags``, ``kernel``.
+    ``unsupported_input``, ``flags``, ``kernel``, ``not_in_book``.
     """
 
     code: str

@@ -22,7 +22,7 @@ from gemmdesc.library.interface import Window
 from gemmdesc.operands import Family, HashOperand
 from gemmdesc.plain import answer_from_plain, problem_from_plain, to_plain
 from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, LibraryId, LibraryVersion, environment
-from gemmdesc.profiles import ProfileIndex, lookup
+from gemmdesc.profiles import Level, ProfileIndex, lookup
 from gemmdesc.rule import evaluate_rule
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ class Replayed:
         return self.declined is None and self.mismatch is None
 
 
-def replay_record(record: GoldenRecord, index: ProfileIndex) -> Replayed:
+def replay_record(record: GoldenRecord, index: ProfileIndex, accept: Level = Level.VERIFIED) -> Replayed:
     """The profile's rule executed on the CPU, against the recorded bytes."""
-    desc = describe_record(record, index)
+    desc = describe_record(record, index, accept)
     if isinstance(desc, Declined):
         return Replayed(declined=desc, mismatch=None)
     from gemmdesc.arithmetic.replay import replay
@@ -123,9 +123,11 @@ def replay_record(record: GoldenRecord, index: ProfileIndex) -> Replayed:
     return Replayed(declined=None, mismatch=first_mismatch(record.output, got))
 
 
-def describe_record(record: GoldenRecord, index: ProfileIndex) -> GEMMDesc | Declined:
-    """What the profile says of the record's answer."""
-    rule = lookup(index, record.problem, record.answer)
+def describe_record(
+    record: GoldenRecord, index: ProfileIndex, accept: Level = Level.VERIFIED
+) -> GEMMDesc | Declined:
+    """What the profile says of the record's answer; ``accept``: the weakest evidence it may have."""
+    rule = lookup(index, record.problem, record.answer, accept=accept)
     if isinstance(rule, Declined):
         return rule
     return evaluate_rule(rule, environment(record.problem, record.answer, None))

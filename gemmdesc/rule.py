@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gemmdesc.descriptor import GEMMDesc, variable_fields, with_variables
+from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import Declined, DescriptorError
 from gemmdesc.expressions import Const, Expr, Operation, evaluate, from_tree, variables
 from gemmdesc.text import build, parse_tree, to_text
+from gemmdesc.variable_fields import variable_fields, with_variables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,11 @@ class Rule:
         """The names that an environment must hold."""
         conditions = [when for when, _ in self.branches if when is not None]
         return frozenset().union(*(variables(e) for e in (*conditions, *self.expressions)))
+
+    def branch(self, environment: Mapping[str, int]) -> int:
+        """The number of the branch that holds in an environment."""
+        held = (when is None or evaluate(when, environment) != 0 for when, _ in self.branches)
+        return list(held).index(True)
 
     def restructured(self, change: Callable[[GEMMDesc], GEMMDesc]) -> Rule:
         """Every branch's structure passed through ``change``, which must leave its variable fields as they are."""

@@ -24,6 +24,7 @@ from gemmdesc.profiles import (
     Profile,
     ProfileRow,
     RuleOutcome,
+    is_published,
     operands_in_words,
     profile_path,
     read_profile,
@@ -97,11 +98,21 @@ def render(profiles: Sequence[Profile]) -> str:
     Raises:
         SupportedError: a row is called verified although calls differed or varied.
     """
+    published = [_published_name(p) for p in profiles if is_published(p)]
+    profiles = [p for p in profiles if not is_published(p)]
+    tables = (
+        "From published tables, not measured here, and served only where a caller accepts that "
+        f'(`accept="published"`, `docs/profile_format.md`): {", ".join(published)}.'
+    )
     if not profiles:
-        return f"{NOTHING}\n"
+        return "\n\n".join([NOTHING, *([_wrapped(tables)] if published else [])]) + "\n"
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in (HEAD, ["---"] * len(HEAD), *map(_cells, profiles)))
-    paragraphs = [*(_decline_sentence(p) for p in profiles), NOTES]
+    paragraphs = [*(_decline_sentence(p) for p in profiles), *([tables] if published else []), NOTES]
     return "\n\n".join([table, *(_wrapped(p) for p in paragraphs)]) + "\n"
+
+
+def _published_name(profile: Profile) -> str:
+    return f"{profile.device.folder} with cuBLASLt {profile.library.version}"
 
 
 def verified_rows(profile: Profile) -> Iterator[tuple[ProfileRow, Rule]]:

@@ -23,12 +23,12 @@ from gemmdesc.descriptor import (
     Short,
     Start,
     Strided,
-    variable_fields,
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.expressions import Call, Const, Expr, Operation, Var
 from gemmdesc.problem import MAX_ALIGNMENT_BYTES, ComputeType, Epilogue, GemmProblem, ScalarClass, Transpose
 from gemmdesc.rule import Rule, choose_rule, make_rule
+from gemmdesc.variable_fields import variable_fields
 
 VARIABLES = ("m", "n", "k", "splitk_num")
 INT64 = st.integers(-(2**63), 2**63 - 1)

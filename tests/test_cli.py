@@ -27,7 +27,7 @@ from tests.profile_samples import DECLINE, sample_answer, sample_profile, sample
 
 SEED = 5
 HIDDEN = hide(SEED)
-COMMANDS = ("env", "probe", "show", "explain", "verify", "diff", "replay", "audit", "demo")
+COMMANDS = ("env", "probe", "show", "explain", "verify", "diff", "record", "lint", "replay", "audit", "demo")
 
 
 @pytest.fixture(autouse=True)

@@ -27,13 +27,11 @@ from gemmdesc.descriptor import (
     Short,
     Start,
     Strided,
-    map_variables,
-    variable_fields,
-    with_variables,
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import DescriptorError
 from gemmdesc.text import from_json, parse_descriptor, to_json, to_text
+from gemmdesc.variable_fields import map_variables, variable_fields, with_variables
 from tests.strategies import descriptors
 
 STEP = FusedDot(fraction_bits=25, output_bits=23, rounding=Rounding.TOWARD_ZERO, zero_exponent=-133)

@@ -18,13 +18,13 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gemmdesc"
 #: Layers from left to right; in each, the groups that may not import one another.
 ORDER = (
     (("errors", "dtypes", "bits"),),
-    (("descriptor",),),
+    (("descriptor", "variable_fields"),),
     (("schedule", "text", "normal_form", "expressions", "problem", "plain", "rule"),),
     (("arithmetic", "operands", "rivals", "mutants"),),
     (("library",), ("profiles",), ("kernels",), ("equivalence",)),
-    (("plan", "routes"), ("probe",)),
+    (("plan", "routes", "books"), ("probe",)),
     (("ops", "reduce", "numerics"),),
-    (("verification", "golden"),),
+    (("verification", "golden", "lint", "reports"),),
     (("cli",),),
     (("__main__",),),
 )

@@ -19,7 +19,6 @@ from gemmdesc.descriptor import (
     ResidueLast,
     Rounding,
     Start,
-    variable_fields,
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
@@ -42,6 +41,7 @@ from gemmdesc.problem import (
     environment,
 )
 from gemmdesc.rule import Rule, evaluate_rule, make_rule
+from gemmdesc.variable_fields import variable_fields
 
 FP16 = DType.FLOAT16
 IDENTITY = LibraryId(version=LibraryVersion(major=13, minor=1, patch=0), build_id="abcd")

@@ -13,7 +13,7 @@ from gemmdesc.normal_form import same_bits
 from gemmdesc.probe.examples import stretched
 from gemmdesc.probe.predicted import farthest, none_refuted, predicts
 from gemmdesc.probe.scan import Example
-from gemmdesc.probe.solve import PREDICTED, ClassTask, solve_class
+from gemmdesc.probe.solve import FORETOLD, ClassTask, solve_class
 from gemmdesc.problem import AlgoConfig, GemmProblem, Transpose, dense_problem, environment
 from gemmdesc.rule import Rule, choose_rule, evaluate_rule, parse_rule
 from tests.probe_samples import DEVICE, FP16, FP32, IDENTITY, sample_answer
@@ -137,4 +137,4 @@ def test_a_rule_of_other_classes_must_foretell_trees_too() -> None:
     outcome = solve_class(library(truth), ClassTask(label="one", examples=of, known=(known,), hints=(known,), seed=1))
     assert outcome.rule is not None
     assert outcome.rule.text == truth.text
-    assert len(outcome.readings) > PREDICTED
+    assert len(outcome.readings) > FORETOLD

@@ -15,14 +15,13 @@ from gemmdesc.descriptor import (
     Rounding,
     ScalarStep,
     Start,
-    map_variables,
-    variable_fields,
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, DescriptorError
 from gemmdesc.expressions import Const, Var, call, evaluate
 from gemmdesc.rule import Rule, choose_rule, evaluate_rule, make_rule, parse_rule
 from gemmdesc.text import parse_descriptor
+from gemmdesc.variable_fields import map_variables, variable_fields
 from tests.strategies import branching, descriptors, environments, rules
 
 STEP = FusedDot(fraction_bits=25, output_bits=23, rounding=Rounding.TOWARD_ZERO, zero_exponent=-133)

@@ -21,6 +21,7 @@ from gemmdesc.profiles import (
     Range,
     RuleOutcome,
     profile_path,
+    published_profiles,
     write_profile,
 )
 from gemmdesc.rule import Rule
@@ -215,3 +216,12 @@ def test_a_file_that_no_lookup_finds_is_refused(tmp_path: Path, capsys: pytest.C
     with pytest.raises(ProfileError):
         read_profiles(tmp_path / "arch_profiles")
     assert (tmp_path / "README.md").read_text() == PAGE
+
+
+def test_published_tables_stand_apart(tmp_path: Path) -> None:
+    """They serve nothing by default, and so are no row of the table."""
+    (*_, published) = published_profiles()
+    text = render((published,))
+    assert text.startswith(NOTHING)
+    assert "sm_103-152 with cuBLASLt 13.1.1" in " ".join(text.split())
+    assert "| card" not in text

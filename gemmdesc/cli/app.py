@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 from gemmdesc import __version__
-from gemmdesc.cli import demo, environment, equivalence, explaining, probing, profiles, replaying, verifying
+from gemmdesc.cli import (
+    books,
+    demo,
+    diffing,
+    environment,
+    equivalence,
+    explaining,
+    linting,
+    probing,
+    profiles,
+    replaying,
+    verifying,
+)
 from gemmdesc.cli.output import JsonOption, Settings
 
 app = typer.Typer(
@@ -44,7 +56,9 @@ app.command("probe")(probing.probe)
 app.command("show")(profiles.show)
 app.command("explain")(explaining.explain)
 app.command("verify")(verifying.verify)
-app.command("diff")(profiles.diff)
+app.command("diff")(diffing.diff)
+app.command("record")(books.record)
+app.command("lint")(linting.lint)
 app.command("replay")(replaying.replay)
 app.command("audit")(profiles.audit)
 app.command("equiv")(equivalence.equiv)

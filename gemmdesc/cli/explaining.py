@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemmdesc.cli.output import JsonOption, guarded, wants_json
+from gemmdesc.cli.shapelists import AcceptOption
+from gemmdesc.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from gemmdesc.plan import Explanation
@@ -33,13 +35,17 @@ def explain(
         Path | None, typer.Option(help="A recorded answer (JSON), instead of asking the library; needs no GPU.")
     ] = None,
     profile: Annotated[Path | None, typer.Option(help="A profile's file or folder, looked at first.")] = None,
+    book: Annotated[Path | None, typer.Option(help="A book, whose answer to this product is explained.")] = None,
+    accept: AcceptOption = "verified",
     json: JsonOption = False,
 ) -> None:
     """The library's kernel and answer for (m, k) x (k, n), the order in words, and its evidence."""
     sides = _sides((m, n, k), dtype, out_dtype or dtype, layout)
-    explanation = _explain_here(sides, profile) if answer is None else None
+    if book is not None and answer is not None:
+        raise InvalidInputError("book must stand alone, without an answer (got both)")
+    explanation = _explain_here(sides, profile, book, accept) if answer is None else None
     if explanation is None:
-        explanation = _explain_recorded(sides, profile, answer)
+        explanation = _explain_recorded(sides, profile, answer, accept)
     typer.echo(explanation.to_json() if wants_json(context, json) else str(explanation))
 
 
@@ -63,23 +69,26 @@ def _sides(
     return side(m, k, layout[0]), side(k, n, layout[1]), out
 
 
-def _explain_here(sides: tuple[TensorMeta, TensorMeta, TensorMeta], profile: Path | None) -> Explanation | None:
-    """Asks the library at hand; None without a GPU."""
+def _explain_here(
+    sides: tuple[TensorMeta, TensorMeta, TensorMeta], profile: Path | None, book: Path | None, accept: str
+) -> Explanation | None:
+    """Asks the book, or the library at hand; None without either."""
     from gemmdesc.errors import LibraryError
     from gemmdesc.library.device import device_id
 
-    try:
-        device_id()
-    except LibraryError:
-        return None
+    if book is None:
+        try:
+            device_id()
+        except LibraryError:
+            return None
     from gemmdesc import ops
 
     a, b, out = sides
-    return ops.explain(a, b, out_dtype=out.dtype, profiles=profile)
+    return ops.explain(a, b, out_dtype=out.dtype, profiles=profile, book=book, accept=accept)
 
 
 def _explain_recorded(
-    sides: tuple[TensorMeta, TensorMeta, TensorMeta], profile: Path | None, answer: Path | None
+    sides: tuple[TensorMeta, TensorMeta, TensorMeta], profile: Path | None, answer: Path | None, accept: str
 ) -> Explanation:
     """From a recorded answer: the file given, else a golden record or a profile's example of this very problem."""
     from gemmdesc.cli.profiles import choose_profile
@@ -87,7 +96,7 @@ def _explain_recorded(
     from gemmdesc.errors import Declined, InvalidInputError
     from gemmdesc.library.torch_settings import TorchSettings
     from gemmdesc.plan import Explanation, Planner
-    from gemmdesc.profiles import read_profile
+    from gemmdesc.profiles import parse_level, read_profile
     from gemmdesc.routes import route_mm
 
     path = profile if profile is not None and profile.is_file() else choose_profile(None, None)
@@ -103,7 +112,7 @@ def _explain_recorded(
             f"use --answer FILE (got {problem.m} x {problem.n} x {problem.k})"
         )
     library = RecordedLibrary(identity=found.library, device=found.device, recorded=recorded)
-    planner = Planner(lambda: library, lambda device, identity: found)
+    planner = Planner(lambda: library, lambda device, identity: found, accept=parse_level(accept))
     outcome = planner.plan_mm(*sides, settings)
     return Explanation(sizes=sizes, outcome=outcome, library=found.library, device=found.device)
 

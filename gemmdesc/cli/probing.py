@@ -194,13 +194,15 @@ def measure_kinds(
 def serving_profile(device: DeviceId, library: LibraryId, out: Path | None) -> Profile | None:
     """What a new profile of the user's starts from; raises where it could not be published."""
     from gemmdesc.errors import Declined
-    from gemmdesc.profiles import find_profile, profile_folders, profile_to_join, user_folder
+    from gemmdesc.profiles import find_profile, is_published, profile_folders, profile_to_join, user_folder
 
     there = profile_to_join(out or user_folder(), device, library)
     if there is not None or out is not None:
         return there
     found = find_profile(device, library, profile_folders())
-    return None if isinstance(found, Declined) or found.device.name != device.name else found
+    if isinstance(found, Declined) or is_published(found) or found.device.name != device.name:
+        return None
+    return found
 
 
 def _until(report: Report, seconds: float) -> Report:

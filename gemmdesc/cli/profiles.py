@@ -19,11 +19,8 @@ from gemmdesc.cli.output import (
 from gemmdesc.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from gemmdesc.profiles import ChangeKind, Example, Profile
+    from gemmdesc.profiles import Example, Profile
     from gemmdesc.rule import Rule
-
-_NUMERIC = "numeric"
-_ANY = "any"
 
 
 @guarded
@@ -51,17 +48,21 @@ def show(
 def choose_profile(arch: str | None, release: str | None) -> Path:
     """The only profile in the usual folders for ``arch`` and ``release``; without both, the one that applies here.
 
+    Published tables are chosen only where ``arch`` or ``release`` asks for them.
+
     Raises:
         ProfileError: none fits, or several do.
     """
     from gemmdesc.errors import ProfileError
-    from gemmdesc.profiles import profile_folders
+    from gemmdesc.profiles import is_published, profile_folders, read_profile
 
     paths = [p for folder in profile_folders() if folder.is_dir() for p in sorted(folder.glob("*/cublaslt-*.parquet"))]
     if arch is None and release is None:
         applying = _applying()
         if applying is not None:
             return applying
+        if len(paths) > 1:
+            paths = [p for p in paths if not is_published(read_profile(p))]
     fitting = [
         p
         for p in paths
@@ -175,48 +176,6 @@ def _structure(rule: Rule, example: Example) -> str:
 
     desc = evaluate_rule(rule, environment(example.problem, example.answer, example.launch))
     return "no descriptor on its example" if isinstance(desc, Declined) else structure_of(desc)
-
-
-@guarded
-def diff(
-    context: typer.Context,
-    old: Annotated[Path, typer.Argument(help="The earlier profile.")],
-    new: Annotated[Path, typer.Argument(help="The later profile.")],
-    gate: Annotated[
-        str, typer.Option(help="Kinds of change that make the exit code 1: numeric, any, or kinds joined by commas.")
-    ] = _NUMERIC,
-    json: JsonOption = False,
-) -> int:
-    """What changed between two profiles; exit code 1 where a gated kind of change is among it."""
-    from gemmdesc.profiles import changes_json, changes_text, diff_profiles, has_numeric_change, read_profile
-
-    kinds = parse_gate(gate)
-    changes = diff_profiles(read_profile(old), read_profile(new))
-    if wants_json(context, json):
-        typer.echo(changes_json(changes))
-    else:
-        typer.echo(changes_text(changes) or "no change\n", nl=False)
-    return DIFFERENT if has_numeric_change(changes, kinds) else EQUAL
-
-
-def parse_gate(text: str) -> frozenset[ChangeKind]:
-    """The kinds that ``--gate`` names.
-
-    Raises:
-        InvalidInputError: a word is no kind.
-    """
-    from gemmdesc.errors import InvalidInputError
-    from gemmdesc.profiles import NUMERIC_KINDS, ChangeKind
-
-    if text == _NUMERIC:
-        return NUMERIC_KINDS
-    if text == _ANY:
-        return frozenset(ChangeKind)
-    try:
-        return frozenset(ChangeKind(word.strip()) for word in text.split(","))
-    except ValueError:
-        known = ", ".join(kind.value for kind in ChangeKind)
-        raise InvalidInputError(f"gate must be {_NUMERIC}, {_ANY}, or some of {known} (got {text!r})") from None
 
 
 @guarded

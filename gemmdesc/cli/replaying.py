@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gemmdesc.cli.books import replay_books
 from gemmdesc.cli.output import (
     DIFFERENT,
     EQUAL,
@@ -19,10 +20,12 @@ from gemmdesc.cli.output import (
     print_table,
     wants_json,
 )
+from gemmdesc.cli.shapelists import AcceptOption
+from gemmdesc.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from gemmdesc.golden import Golden, GoldenRecord, Replayed
-    from gemmdesc.profiles import Profile
+    from gemmdesc.profiles import Level, Profile
 
 
 @guarded
@@ -31,12 +34,22 @@ def replay(
     files: Annotated[list[Path] | None, typer.Argument(help="Golden files.")] = None,
     golden: Annotated[Path | None, typer.Option(help="A folder of them; by default what came with gemmdesc.")] = None,
     profile: Annotated[Path | None, typer.Option(help="A profile's file or folder, looked at first.")] = None,
+    book: Annotated[
+        list[Path] | None, typer.Option(help="Instead: a book, whose recorded products are made again.")
+    ] = None,
+    accept: AcceptOption = "verified",
     json: JsonOption = False,
 ) -> int:
     """Replay recorded products on the CPU and compare bytes; exit code 1 where one differs or has no rule."""
-    paths = paths_of(files or [], golden)
+    from gemmdesc.profiles import parse_level
+
+    if book:
+        if files or golden is not None:
+            raise InvalidInputError("book must stand alone, without golden files (got both)")
+        return replay_books(book, profile, accept, wants_json(context, json))
+    paths, level = paths_of(files or [], golden), parse_level(accept)
     with Progress() as progress:
-        results = [Result.of(path, profile, progress) for path in paths]
+        results = [Result.of(path, profile, progress, accept=level) for path in paths]
     if wants_json(context, json):
         print_json([result.plain() for result in results])
     else:
@@ -51,7 +64,6 @@ def paths_of(files: list[Path], folder: Path | None) -> tuple[Path, ...]:
     Raises:
         InvalidInputError: there are none.
     """
-    from gemmdesc.errors import InvalidInputError
     from gemmdesc.golden import golden_files, golden_folder
 
     if files:
@@ -66,7 +78,7 @@ def paths_of(files: list[Path], folder: Path | None) -> tuple[Path, ...]:
     return found
 
 
-def profile_for(golden: Golden, explicit: Path | None) -> Profile:
+def profile_for(golden: Golden, explicit: Path | None, accept: Level) -> Profile:
     """The profile of the card and library that the bytes come from.
 
     Raises:
@@ -76,7 +88,7 @@ def profile_for(golden: Golden, explicit: Path | None) -> Profile:
     from gemmdesc.profiles import find_profile, profile_folders
 
     where = golden.provenance
-    found = find_profile(where.device, where.library, profile_folders(explicit))
+    found = find_profile(where.device, where.library, profile_folders(explicit), accept=accept)
     if isinstance(found, Declined):
         raise DeclinedError(found)
     return found
@@ -91,19 +103,26 @@ class Result:
     replayed: tuple[tuple[GoldenRecord, Replayed], ...]
 
     @classmethod
-    def of(cls, path: Path, profile: Path | None, progress: Progress, most: int | None = None) -> Result:
+    def of(
+        cls,
+        path: Path,
+        profile: Path | None,
+        progress: Progress,
+        most: int | None = None,
+        accept: Level | None = None,
+    ) -> Result:
         """Replay ``path``, or ``most`` of its records spread over it."""
         from gemmdesc.golden import read_golden, replay_record
-        from gemmdesc.profiles import index_profile
+        from gemmdesc.profiles import Level, index_profile
 
-        golden = read_golden(path)
-        index = index_profile(profile_for(golden, profile))
+        golden, level = read_golden(path), accept or Level.VERIFIED
+        index = index_profile(profile_for(golden, profile, level))
         records = golden.records
         if most is not None and len(records) > most:
             records = tuple(records[i * len(records) // most] for i in range(most))
         done = []
         for number, record in enumerate(records, 1):
-            done.append((record, replay_record(record, index)))
+            done.append((record, replay_record(record, index, level)))
             progress.report(f"replay {path.name}", number, len(records))
         return cls(path=path, golden=golden, replayed=tuple(done))
 

@@ -15,11 +15,14 @@ from gemmdesc.cli.output import (
     EQUAL,
     JsonOption,
     Progress,
+    command_line,
     guarded,
     print_json,
     print_table,
     wants_json,
 )
+from gemmdesc.cli.shapelists import AcceptOption
+from gemmdesc.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from gemmdesc.probe.sampling import Scope
     from gemmdesc.probe.workers import Workers
     from gemmdesc.problem import DeviceId, LibraryId
-    from gemmdesc.profiles import Profile
+    from gemmdesc.profiles import Level, Profile
     from gemmdesc.verification.campaign import Machine, Options
     from gemmdesc.verification.records import Record
 
@@ -62,6 +65,11 @@ def verify(
         typer.Option(help="With --replay: --shapes of this kind, as for probe; give it again for others, or all."),
     ] = None,
     seconds: Annotated[float | None, typer.Option(min=0.0, help="With --kind: begin no shape after so long.")] = None,
+    accept: AcceptOption = "verified",
+    promote: Annotated[
+        Path | None,
+        typer.Option(help="Where to write the profile with what was compared: weaker rows verified, or refuted."),
+    ] = None,
     json: JsonOption = False,
 ) -> int:
     """Compare shape by shape with cuBLASLt and torch.mm; exit code 1 where any byte differs.  Resumes by itself."""
@@ -69,22 +77,26 @@ def verify(
     from gemmdesc.verification.campaign import Options, options_of_size
     from gemmdesc.verification.kinds import KindOptions
 
+    if power is not None and promote is not None:
+        raise InvalidInputError("promote must not stand beside --power, which compares mutants (got both)")
     if kind:
         sizes = {"unrounded": unrounded, "aligned": aligned, "deep": deep, "named": named, "lost_tail": lost_tail}
         require_kind_options(replay, {**sizes, "power": power})
         wanted = KindOptions(shapes=shapes or KindOptions.shapes, draws=draws, seed=seed, seconds=seconds)
         chosen = KindChoice(kinds=tuple(kind), options=wanted)
-        sides = Sides.find(Opener(spec=library), profile, replayed=True)
+        sides = Sides.find(Opener(spec=library), profile, replayed=True, accept=accept)
         return verify_kinds(context, sides, chosen, folder, workers or default_workers(), json)
     options = Options(seed=seed, draws=draws) if shapes is None else options_of_size(shapes, draws, seed)
     given = {"unrounded": unrounded, "aligned": aligned, "deep": deep, "named": named, "lost_tail": lost_tail}
     options = replace(options, **{name: value for name, value in given.items() if value is not None})
-    sides = Sides.find(Opener(spec=library), profile, replayed=replay or power is not None)
+    sides = Sides.find(Opener(spec=library), profile, replayed=replay or power is not None, accept=accept)
     count = workers or default_workers()
     with Progress() as progress:
         if power is not None:
             return _power(context, sides, (power, draws, seed), folder, count, progress, json)
         records = run(sides, options, folder, count, progress)
+        if promote is not None:
+            progress.say(_promote(sides, records, promote))
     if wants_json(context, json):
         from gemmdesc.verification.summary import summary
 
@@ -110,10 +122,11 @@ class Sides:
     library: LibraryId
     profile: Profile
     name: str
+    accept: Level
     simulated: bool = False
 
     @classmethod
-    def find(cls, opener: Opener, profile: Path | None, *, replayed: bool) -> Sides:
+    def find(cls, opener: Opener, profile: Path | None, *, replayed: bool, accept: str = "verified") -> Sides:
         """Open the library once, and find the profile that applies.
 
         Raises:
@@ -121,20 +134,21 @@ class Sides:
             DeclinedError: there is no profile for it.
         """
         from gemmdesc.errors import Declined, DeclinedError, LibraryError
-        from gemmdesc.profiles import find_profile, profile_folders
+        from gemmdesc.profiles import find_profile, parse_level, profile_folders
 
+        level = parse_level(accept)
         if not replayed and opener.spec is not None:
             raise LibraryError(f"library must be torch's own unless --replay is given (got {opener.spec})")
         made = opener()
         device, identity = made.device, made.identity
-        found = find_profile(device, identity, profile_folders(profile))
+        found = find_profile(device, identity, profile_folders(profile), accept=level)
         if isinstance(found, Declined):
             raise DeclinedError(found)
         name = "replay" if replayed else "kernels"
-        factory = _replay_factory(opener, found, device.sm) if replayed else _gpu_factory(profile)
-        simulated = opener.simulated
+        factory = _replay_factory(opener, found, device.sm, level) if replayed else _gpu_factory(profile, level)
         return cls(
-            factory=factory, device=device, library=identity, profile=found, name=name, simulated=simulated
+            factory=factory, device=device, library=identity, profile=found, name=name, accept=level,
+            simulated=opener.simulated,
         )  # fmt: skip
 
     @property
@@ -147,6 +161,8 @@ class Sides:
             "device": self.device.folder,
             "profile": profile_digest(self.profile),
             "ours": self.name,
+            # Only where it is not the usual one, so that campaigns begun before still resume.
+            **({} if self.accept.value == "verified" else {"accept": self.accept.value}),
         }
 
     def scopes(self, kinds: Sequence[str]) -> dict[str, Scope]:
@@ -170,21 +186,43 @@ class Sides:
         from gemmdesc.profiles import profile_digest, user_folder
 
         key = f"{self.device.folder}-cublaslt-{self.library.version}-{profile_digest(self.profile)[:12]}"
-        return user_folder().parent / "verify" / f"{key}-{self.name}-{seed}-{draws}"
+        level = "" if self.accept.value == "verified" else f"-{self.accept.value}"
+        return user_folder().parent / "verify" / f"{key}-{self.name}{level}-{seed}-{draws}"
 
 
-def _gpu_factory(profile: Path | None) -> Callable[[], Library]:
+def _promote(sides: Sides, records: Sequence[Record], path: Path) -> str:
+    """Write the profile as the records leave it; returns what became of its rows."""
+    from datetime import date
+
+    from gemmdesc.profiles import DeclineOutcome, Level, promoted, write_profile
+    from gemmdesc.verification.summary import compared_problems
+
+    today = date.today().isoformat()
+    found = promoted(
+        sides.profile, compared_problems(records), sides.device, sides.library, command=command_line(), date=today
+    )
+    try:
+        write_profile(found, path)
+    except OSError as error:
+        raise InvalidInputError(f"promote must be a file that can be written ({error}) (got {path})") from error
+    changed = [new for old, new in zip(sides.profile.rows, found.rows, strict=True) if old != new]
+    refuted = sum(isinstance(row.outcome, DeclineOutcome) for row in changed)
+    rest = sum(not row.evidence.level.reaches(Level.VERIFIED) for row in found.rows) - refuted
+    return f"{path}: {len(changed) - refuted} rows verified, {refuted} refuted, {rest} weaker ones as they were"
+
+
+def _gpu_factory(profile: Path | None, accept: Level) -> Callable[[], Library]:
     from gemmdesc.verification.gpu import GpuBenchFactory
 
-    return GpuBenchFactory(profile=profile)
+    return GpuBenchFactory(profile=profile, accept=accept)
 
 
-def _replay_factory(opener: Opener, profile: Profile, sm: str) -> Callable[[], Library]:
+def _replay_factory(opener: Opener, profile: Profile, sm: str, accept: Level) -> Callable[[], Library]:
     from gemmdesc.library.torch_settings import TorchSettings, read_settings
     from gemmdesc.verification.replayed import ReplayBenchFactory
 
     settings = TorchSettings() if opener.simulated else read_settings(sm)
-    return ReplayBenchFactory(library=opener, profile=profile, settings=settings)
+    return ReplayBenchFactory(library=opener, profile=profile, settings=settings, accept=accept)
 
 
 def run(sides: Sides, options: Options, folder: Path | None, workers: int, progress: Progress) -> tuple[Record, ...]:

@@ -1,10 +1,12 @@
 """What users call: ``matmul``, ``plan``, ``run``, ``explain``, ``warmup``.  How to use them is in ``docs/usage.md``."""
 
+from gemmdesc.ops.booked import book_planner
 from gemmdesc.ops.defaults import default_planner, reset_default_planners
 from gemmdesc.ops.planning import decline_counts, explain, plan, warmup
 from gemmdesc.ops.products import matmul, run
 
 __all__ = [
+    "book_planner",
     "decline_counts",
     "default_planner",
     "explain",

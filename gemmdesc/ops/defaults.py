@@ -8,18 +8,21 @@ from threading import Lock
 
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.plan import Planner, planner_for
+from gemmdesc.profiles import Level, parse_level
 
 #: Keeps two threads from making the same planner at once, each with counts of its own.
 _MAKING = Lock()
 
 
-def default_planner(device_index: int | None = None, profiles: str | Path | None = None) -> Planner:
+def default_planner(
+    device_index: int | None = None, profiles: str | Path | None = None, accept: Level | str = Level.VERIFIED
+) -> Planner:
     """The process's planner of a CUDA device, made on the first call.
 
     ``device_index``: as torch counts, the current device by default.  ``profiles``: a folder or file to look at before
     the usual ones (``GEMMDESC_PROFILES``, the user's data folder, the packaged ones), which are read when the planner
     is made: use ``default_planner().reload()`` after a probe, and :func:`reset_default_planners` after a change of the
-    environment.
+    environment.  ``accept``: the weakest evidence that a rule may have.
 
     Raises:
         LibraryError: no GPU that torch can use, or no cuBLASLt that torch has mapped.
@@ -33,12 +36,12 @@ def default_planner(device_index: int | None = None, profiles: str | Path | None
 
         device_index = int(torch.cuda.current_device())
     with _MAKING:
-        return _planner(device_index, None if profiles is None else Path(profiles))
+        return _planner(device_index, None if profiles is None else Path(profiles), parse_level(accept))
 
 
 @cache
-def _planner(device_index: int, profiles: Path | None) -> Planner:
-    return planner_for(device_index, profiles)
+def _planner(device_index: int, profiles: Path | None, accept: Level) -> Planner:
+    return planner_for(device_index, profiles, accept=accept)
 
 
 def reset_default_planners() -> None:
@@ -47,14 +50,23 @@ def reset_default_planners() -> None:
         _planner.cache_clear()
 
 
-def chosen_planner(device_index: int | None, profiles: str | Path | None, planner: Planner | None) -> Planner:
+def chosen_planner(
+    device_index: int | None,
+    profiles: str | Path | None,
+    planner: Planner | None,
+    accept: Level | str = Level.VERIFIED,
+) -> Planner:
     """``planner``, or the default one of the device.
 
     Raises:
-        InvalidInputError: ``profiles`` is given beside a planner, or the planner is of another device.
+        InvalidInputError: ``profiles`` or ``accept`` is given beside a planner, or the planner is of another device;
+            ``accept`` is no level.
     """
+    level = parse_level(accept)
     if planner is None:
-        return default_planner(device_index, profiles)
+        return default_planner(device_index, profiles, level)
+    if level is not Level.VERIFIED:
+        raise InvalidInputError(f"accept must be left to the planner, which has its own (got {level.value})")
     if profiles is not None:
         raise InvalidInputError(f"profiles must be None beside a planner, which has its own (got {profiles})")
     if device_index not in (None, planner.device_index):

@@ -82,7 +82,8 @@ def check_on_gpu(name: str, tensor: torch.Tensor) -> None:
     """Raise InvalidInputError for a tensor that is not on a CUDA device."""
     if tensor.device.type == "cuda":
         return
-    hint = "; on a CPU gemmdesc.replay gives the same bytes from a descriptor" if tensor.device.type == "cpu" else ""
+    replayed = "; on a CPU gemmdesc.replay gives the same bytes from a descriptor, and book= from a book"
+    hint = replayed if tensor.device.type == "cpu" else ""
     raise InvalidInputError(f"{name} must be on a CUDA device{hint} (got {tensor.device})")
 
 

@@ -6,13 +6,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemmdesc.books import Book
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.library.torch_settings import read_settings
+from gemmdesc.ops.booked import book_planner, booked_sides, opened_book, require_no_planner
 from gemmdesc.ops.defaults import chosen_planner
 from gemmdesc.ops.products import launch_plan
 from gemmdesc.ops.sides import as_dtype, autocast_decline, meta_of, stated_sides, tensor_sides
 from gemmdesc.plan import Explanation, Plan, Planner, explain_outcome
+from gemmdesc.profiles import Level
 from gemmdesc.routes import TensorMeta
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ def plan(
     device_index: int | None = None,
     profiles: str | Path | None = None,
     planner: Planner | None = None,
+    book: Book | str | Path | None = None,
+    accept: Level | str = Level.VERIFIED,
 ) -> Plan | Declined:
     """What ``matmul(a, b)`` would do, under torch's settings at this moment; nothing is computed or allocated.
 
@@ -42,6 +47,8 @@ def plan(
         device_index: the CUDA device where ``a`` is no tensor, the current one by default.
         profiles: as :func:`matmul`.
         planner: as :func:`matmul`.
+        book: as :func:`matmul`; tensors may then be on a CPU, and without a GPU the kernel is one for the book's card.
+        accept: as :func:`matmul`.
 
     Declines where :func:`matmul` does, and for an empty product, which needs no plan.
 
@@ -49,10 +56,11 @@ def plan(
         InvalidInputError: as :func:`matmul`, or a bare shape without ``dtype``.
         LibraryError: no GPU that torch can use, or torch has no cuBLASLt mapped.
         ProfileError: the profile that should apply is broken.
+        BookError: the book's file is none, or not whole.
         CaptureError: a CUDA graph is being captured, and the plan was not made before.
     """
-    _, sides, chosen = _asked(a, b, out, out_dtype, dtype, device_index, profiles, planner)
-    return _plan(chosen, sides, fresh=out is None)
+    _, sides, chosen = _asked(a, b, out, out_dtype, dtype, device_index, profiles, planner, book, accept)
+    return _plan(chosen, sides, fresh=out is None, book=book)
 
 
 def explain(
@@ -65,13 +73,15 @@ def explain(
     device_index: int | None = None,
     profiles: str | Path | None = None,
     planner: Planner | None = None,
+    book: Book | str | Path | None = None,
+    accept: Level | str = Level.VERIFIED,
 ) -> Explanation:
     """:func:`plan` in words: the library's kernels and answer, the order, how it is known, a lost tail, our kernel.
 
     Takes and raises what :func:`plan` does; a decline is explained, too.
     """
-    sizes, sides, chosen = _asked(a, b, out, out_dtype, dtype, device_index, profiles, planner)
-    return explain_outcome(sizes, _plan(chosen, sides, fresh=out is None), chosen.library, chosen.device)
+    sizes, sides, chosen = _asked(a, b, out, out_dtype, dtype, device_index, profiles, planner, book, accept)
+    return explain_outcome(sizes, _plan(chosen, sides, fresh=out is None, book=book), chosen.library, chosen.device)
 
 
 Sides = tuple[TensorMeta, TensorMeta, TensorMeta]
@@ -87,21 +97,28 @@ def _asked(
     device_index: int | None,
     profiles: str | Path | None,
     planner: Planner | None,
+    book: Book | str | Path | None,
+    accept: Level | str,
 ) -> tuple[Sizes, Sides, Planner]:
     import torch
 
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
-        sides = tensor_sides(a, b, out, out_dtype)
+        sides = tensor_sides(a, b, out, out_dtype) if book is None else booked_sides(a, b, out, out_dtype)
         own = getattr(a, "device").index  # noqa: B009 (the checks found a tensor)
         if device_index not in (None, own):
             raise InvalidInputError(f"device_index must be that of the tensors, {own} (got {device_index})")
         device_index = own
     else:
         sides = stated_sides(a, b, out, dtype, out_dtype)
-    return (sides[0].shape, sides[1].shape), sides, chosen_planner(device_index, profiles, planner)
+    if book is not None:
+        require_no_planner(planner)
+        return (sides[0].shape, sides[1].shape), sides, book_planner(book, device_index, profiles, accept)
+    return (sides[0].shape, sides[1].shape), sides, chosen_planner(device_index, profiles, planner, accept)
 
 
-def _plan(planner: Planner, sides: Sides, *, fresh: bool) -> Plan | Declined:
+def _plan(planner: Planner, sides: Sides, *, fresh: bool, book: Book | str | Path | None) -> Plan | Declined:
+    if book is not None:
+        return planner.plan_mm(*sides, opened_book(book).settings, captured=_capturing(planner.device_index))
     declined = autocast_decline(sides[0].dtype, sides[2].dtype, fresh=fresh)
     if declined is not None:
         return declined

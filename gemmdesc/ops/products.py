@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemmdesc.books import Book
 from gemmdesc.errors import Declined, DeclinedError, InvalidInputError
-from gemmdesc.library.torch_settings import read_settings
+from gemmdesc.library.torch_settings import TorchSettings, read_settings
+from gemmdesc.ops.booked import book_planner, book_reader, opened_book, replay_on_cpu, require_no_planner
 from gemmdesc.ops.defaults import chosen_planner
+from gemmdesc.ops.inputs import check_on_gpu
 from gemmdesc.ops.sides import as_dtype, autocast_decline, checked, meta_of
 from gemmdesc.plan import CaptureError, Plan, Planner, mm_meta
+from gemmdesc.profiles import Level
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +30,8 @@ def matmul(
     on_decline: str = "raise",
     profiles: str | Path | None = None,
     planner: Planner | None = None,
+    book: Book | str | Path | None = None,
+    accept: Level | str = Level.VERIFIED,
 ) -> torch.Tensor:
     """``a`` (m, k) times ``b`` (k, n): the bytes that ``torch.mm`` gives for this very call, from our own kernel.
 
@@ -43,6 +49,10 @@ def matmul(
         on_decline: ``"raise"``, or ``"library"``: ``torch.mm`` runs what we decline, and the planner counts it.
         profiles: a folder or file of profiles to look at first.
         planner: instead of the process's default one, see :func:`gemmdesc.ops.default_planner`.
+        book: a book, or its file: the bytes are then those of the card and library that the book was recorded with,
+            under its settings; no library is asked, and tensors on a CPU are multiplied there, by the replay.
+        accept: the weakest evidence that a rule may have; ``"published"`` takes what others have published of cards
+            that were not measured.
 
     Where m, n or k is 0 the result is empty or zero, as in torch, and no library is asked.
 
@@ -51,19 +61,55 @@ def matmul(
         DeclinedError: no promise can be made for this call; ``declined`` says why.
         LibraryError: torch has no cuBLASLt mapped.
         ProfileError: the profile that should apply is broken.
+        BookError: the book's file is none, or not whole.
         CaptureError: a CUDA graph is being captured, and the call was not made, or warmed up, before.
     """
     import torch
 
+    if book is not None:
+        return _from_book(a, b, out, out_dtype, on_decline, profiles, planner, book, accept)
     if on_decline not in _POLICIES:
         raise InvalidInputError(f"on_decline must be {' or '.join(map(repr, _POLICIES))} (got {on_decline!r})")
     dtype = checked(a, b, out, out_dtype)
     if not (a.numel() and b.numel()) and _autocast(a, out, dtype) is None:
         return torch.zeros(_shape(a, b), dtype=dtype, device=a.device) if out is None else out.zero_()
-    chosen = chosen_planner(a.device.index, profiles, planner)
+    chosen = chosen_planner(a.device.index, profiles, planner, accept)
     with torch.cuda.device(a.device):
         captured = torch.cuda.is_current_stream_capturing()
         return multiply(chosen, a, b, out, dtype, on_decline=on_decline, captured=captured)
+
+
+def _from_book(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+    on_decline: str,
+    profiles: str | Path | None,
+    planner: Planner | None,
+    book: Book | str | Path,
+    accept: Level | str,
+) -> torch.Tensor:
+    """:func:`matmul` with the answers of a book."""
+    import torch
+
+    if on_decline != "raise":
+        raise InvalidInputError(f"on_decline must be 'raise' beside a book, whose library is away (got {on_decline!r})")
+    require_no_planner(planner)
+    dtype = checked(a, b, out, out_dtype, on_gpu=False)
+    if not (a.numel() and b.numel()):
+        return torch.zeros(_shape(a, b), dtype=dtype, device=a.device) if out is None else out.zero_()
+    if a.device.type == "cpu":
+        target = torch.empty(_shape(a, b), dtype=dtype) if out is None else out
+        replay_on_cpu(book_reader(book, profiles, accept), a, b, target)
+        if out is not None:
+            _note_write(out)
+        return target
+    check_on_gpu("a", a)
+    chosen, settings = book_planner(book, a.device.index, profiles, accept), opened_book(book).settings
+    with torch.cuda.device(a.device):
+        captured = torch.cuda.is_current_stream_capturing()
+        return multiply(chosen, a, b, out, dtype, on_decline=on_decline, captured=captured, settings=settings)
 
 
 def _shape(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int]:
@@ -83,8 +129,11 @@ def multiply(
     *,
     on_decline: str,
     captured: bool,
+    settings: TorchSettings | None = None,
 ) -> torch.Tensor:
     """:func:`matmul` of checked tensors on the current device, the result of type ``dtype``.
+
+    ``settings``: a book's, instead of torch's at this moment, whose autocast then has no part either.
 
     Raises:
         DeclinedError: declined, and ``on_decline`` is ``"raise"``.
@@ -92,10 +141,10 @@ def multiply(
     """
     import torch
 
-    planned: Plan | Declined | None = _autocast(a, out, dtype)
+    planned: Plan | Declined | None = _autocast(a, out, dtype) if settings is None else None
     target = torch.empty(_shape(a, b), dtype=dtype, device=a.device) if out is None else out
     if planned is None:
-        settings = read_settings(planner.device.sm)
+        settings = settings or read_settings(planner.device.sm)
         planned = planner.plan_mm(meta_of(a), meta_of(b), meta_of(target), settings, captured=captured)
     if isinstance(planned, Declined):
         if on_decline == "raise":

@@ -74,14 +74,15 @@ def tensor_sides(
 
 
 def checked(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None, *, on_gpu: bool = True
 ) -> torch.dtype:
-    """The result's type, after every check of ``inputs``."""
+    """The result's type, after every check of ``inputs``; ``on_gpu``: whether the tensors have to be there."""
     check_operands(a, b)
     if out is not None:
         check_out(out, a, b)
     dtype = result_type(a, out, out_dtype)
-    check_on_gpu("a", a)
+    if on_gpu:
+        check_on_gpu("a", a)
     return dtype
 
 

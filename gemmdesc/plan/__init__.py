@@ -6,18 +6,19 @@ plans; ``Explanation`` says in words what was decided.  How to use them is in ``
 
 from gemmdesc.normal_form import zero_exponent_shows
 from gemmdesc.plan.cards import architecture_of, card_arithmetic, realised
-from gemmdesc.plan.decide import decide, mm_meta, needs_launch
+from gemmdesc.plan.decide import decide, describe, mm_meta, needs_launch
 from gemmdesc.plan.explanation import Explanation, explain_outcome, kernel_family
 from gemmdesc.plan.needs import needed_variants
 from gemmdesc.plan.opening import planner_for
 from gemmdesc.plan.planner import CaptureError, Planner
-from gemmdesc.plan.values import CacheInfo, Decision, MmCall, Plan, PlanKey, ProblemCall
+from gemmdesc.plan.values import CacheInfo, Decision, Description, MmCall, Plan, PlanKey, ProblemCall
 from gemmdesc.plan.words import in_words
 
 __all__ = [
     "CacheInfo",
     "CaptureError",
     "Decision",
+    "Description",
     "Explanation",
     "MmCall",
     "Plan",
@@ -27,6 +28,7 @@ __all__ = [
     "architecture_of",
     "card_arithmetic",
     "decide",
+    "describe",
     "explain_outcome",
     "in_words",
     "kernel_family",

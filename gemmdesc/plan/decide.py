@@ -7,7 +7,7 @@ from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import choose_kernel
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.plan.cards import realised
-from gemmdesc.plan.values import Decision
+from gemmdesc.plan.values import Decision, Description
 from gemmdesc.problem import AlgoConfig, GemmProblem, Launch, environment
 from gemmdesc.profiles import Level, ProfileIndex, lookup, matching_rows
 from gemmdesc.routes import TensorMeta
@@ -29,8 +29,28 @@ def decide(
     ``launch``: what the library would enqueue, None where it is unknown; few rules need it.  ``meta``: the tensors of
     the product that the kernel is to run.
 
-    Declines as :func:`gemmdesc.profiles.lookup` does; where the rule cannot be evaluated here (``no_rule``); and where
-    no kernel computes the descriptor (``kernel``).
+    Declines as :func:`describe` does, and where no kernel computes the descriptor (``kernel``).
+    """
+    found = describe(problem, answer, launch, index=index, accept=accept)
+    if isinstance(found, Declined):
+        return found
+    kernel = choose_kernel(realised(found.descriptor, card), meta, card)
+    if isinstance(kernel, Declined):
+        return kernel
+    return Decision(row=found.row, rule=found.rule, descriptor=found.descriptor, kernel=kernel)
+
+
+def describe(
+    problem: GemmProblem,
+    answer: AlgoConfig,
+    launch: Launch | None,
+    *,
+    index: ProfileIndex,
+    accept: Level = Level.VERIFIED,
+) -> Description | Declined:
+    """What the profile says of ``answer`` to ``problem``, evaluated there; no kernel and no card takes part.
+
+    Declines as :func:`gemmdesc.profiles.lookup` does, and where the rule cannot be evaluated here (``no_rule``).
     """
     rule = lookup(index, problem, answer, accept=accept)
     if isinstance(rule, Declined):
@@ -43,11 +63,7 @@ def decide(
     if named != wanted:
         types = [", ".join(d.value for d in group) for group in (named, wanted)]
         return Declined(code="no_rule", reason=f"the rule is for types {types[0]}, and the problem has {types[1]}")
-    kernel = choose_kernel(realised(descriptor, card), meta, card)
-    if isinstance(kernel, Declined):
-        return kernel
-    row = matching_rows(index, problem, answer)[0]
-    return Decision(row=row, rule=rule, descriptor=descriptor, kernel=kernel)
+    return Description(row=matching_rows(index, problem, answer)[0], rule=rule, descriptor=descriptor)
 
 
 def needs_launch(index: ProfileIndex, problem: GemmProblem, answer: AlgoConfig, accept: Level) -> bool:

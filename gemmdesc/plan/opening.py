@@ -43,7 +43,7 @@ def planner_for(
     def find(device: DeviceId, library: LibraryId) -> Profile | Declined:
         # A stripped library is told apart by its bytes alone.
         known = library if library.build_id else with_digest(library)
-        return find_profile(device, known, profile_folders(profiles))
+        return find_profile(device, known, profile_folders(profiles), accept=accept)
 
     return Planner(
         lambda: CublasLt(path, device_index=device_index),

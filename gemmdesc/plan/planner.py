@@ -52,6 +52,8 @@ class Planner:
         shared_bytes: the most shared memory that a program may ask for there.
         capacity: how many plans and declines are kept; those used longest ago go first.
         accept: the weakest evidence that a rule may have.
+        runs_on: the card whose kernels are chosen, where that is another than the library's.
+        objection: what a problem declines with before the library is asked, None where it may be asked.
 
     Raises:
         LibraryError: the library cannot be opened.
@@ -68,7 +70,10 @@ class Planner:
         shared_bytes: int = DEFAULT_SHARED_BYTES,
         capacity: int = DEFAULT_CAPACITY,
         accept: Level = Level.VERIFIED,
+        runs_on: DeviceId | None = None,
+        objection: Callable[[GemmProblem], Declined | None] = lambda problem: None,
     ) -> None:
+        self._objection = objection
         self._plans: BoundedCache[PlanKey, Plan | Declined] = BoundedCache(capacity)
         self._open, self._profiles = open_library, profiles
         self._device_index, self._shared_bytes, self._accept = device_index, shared_bytes, accept
@@ -78,7 +83,8 @@ class Planner:
         first = open_library()
         self._idle = [first]
         self._device, self._library = first.device, first.identity
-        self._card = card_arithmetic(self._device.sm)
+        self._runs_on = runs_on or self._device
+        self._card = card_arithmetic(self._runs_on.sm)
         self._measured = self._find()
 
     @property
@@ -145,6 +151,9 @@ class Planner:
         if isinstance(posed, Declined):
             return posed
         problem, meta = posed
+        objection = self._objection(problem)
+        if objection is not None:
+            return objection
         index = measured.rows
         if isinstance(index, Declined):
             return index
@@ -193,7 +202,7 @@ class Planner:
         problem = route_mm(call.a, call.b, call.out, call.settings)
         if isinstance(problem, Declined):
             return _with_layouts(problem, call)
-        sm_count, shared_bytes = self._device.sm_count, self._shared_bytes
+        sm_count, shared_bytes = self._runs_on.sm_count, self._shared_bytes
         return problem, mm_meta(call.a, call.b, call.out, sm_count=sm_count, shared_bytes=shared_bytes)
 
     def _launch(self, key: PlanKey, library: Library, problem: GemmProblem, answer: AlgoConfig) -> Launch | None:

@@ -55,12 +55,18 @@ class PlanKey:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What :func:`gemmdesc.plan.decide` finds: the profile's row and rule, the rule's value, and a kernel for it."""
+class Description:
+    """What :func:`gemmdesc.plan.describe` finds: the profile's row and rule, and the rule's value."""
 
     row: ProfileRow
     rule: Rule
     descriptor: GEMMDesc
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision(Description):
+    """What :func:`gemmdesc.plan.decide` finds: a description, and a kernel for it."""
+
     kernel: KernelChoice | NestChoice
 
 

@@ -63,9 +63,9 @@ class Partition:
             self._trials[data["rule"], records.key_of(data)] = data["given"]
 
     def seek_cuda_cores(self, rows: Sequence[Row]) -> list[Row]:
-        """From now on seek the orders of CUDA-core classes too; the rows, less those whose classes' were not sought."""
+        """From now on seek orders of classes that show no fused step too; the rows, less those without one so far."""
         self.cuda_cores = True
-        unsought = {c for c, o in self.book.outcomes.items() if o.scalar and o.rule is None and not _was_sought(o)}
+        unsought = {c for c, o in self.book.outcomes.items() if o.rule is None and _not_sought(o)}
         for key in unsought:
             del self.book.outcomes[key]
         return [r for r in rows if r.solved.rule is not None or unsought.isdisjoint(r.classes)]
@@ -256,9 +256,11 @@ class Partition:
         return reasons.most_common(1)[0][0] if reasons else "not read"
 
 
-def _was_sought(outcome: ClassOutcome) -> bool:
-    """Whether any reading of a CUDA-core class was taken with its order."""
-    return any(r.element_tree is not None or r.negative_zero is not None for r in outcome.readings)
+def _not_sought(outcome: ClassOutcome) -> bool:
+    """Whether a class was read, without a fused step to be seen, and no order of single products was sought."""
+    readings = outcome.readings
+    asked = any(r.fused or r.element_tree is not None or r.negative_zero is not None for r in readings)
+    return bool(readings) and not asked
 
 
 def _whole(group: Sequence[Row]) -> Node:

@@ -62,14 +62,21 @@ def none_refuted(library: Library, examples: Sequence[Example], rule: Rule) -> b
     return True
 
 
-def farthest(examples: Sequence[Example], taken: Sequence[int], candidates: Sequence[int]) -> int | None:
-    """The candidate least like any example taken: by k, slices, k in a slice, and how the operands lie."""
+def farthest(
+    examples: Sequence[Example], taken: Sequence[int], candidates: Sequence[int], *, beyond: float = -1.0
+) -> int | None:
+    """The candidate least like any example taken: by k, slices, k in a slice, and how the operands lie.
+
+    None where no candidate is farther than ``beyond`` from all of them: octaves of sizes and twice the conditions that
+    differ, added up.
+    """
     places = [_place(e) for e in examples]
 
     def distance(i: int) -> float:
         return min((sum(abs(a - b) for a, b in zip(places[i], places[j], strict=True)) for j in taken), default=0.0)
 
-    return max(candidates, key=lambda i: (distance(i), -i), default=None)
+    found = max(((distance(i), -i) for i in candidates), default=(-1.0, 0))
+    return -found[1] if found[0] > beyond else None
 
 
 def _place(example: Example) -> tuple[float, ...]:

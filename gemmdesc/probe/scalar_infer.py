@@ -30,7 +30,7 @@ _MOST_WORK, _FURTHER_WORK = 300, 60
 _MOST_GROUPED_WORK = 900
 #: Work of all searches for one structure, by the operations of expressions, without groups and with them; and for two.
 _WORK = {1: (900, 2400), 2: (900, 900)}
-_WORK_FOR_TWO = 900
+_WORK_FOR_TWO = (3000, 6000)
 #: What a condition costs beside its expression where rules are put in order.
 _CONDITION_COSTS = 3
 #: Readings on either side of a condition while expressions are simple: of fewer, almost any division explains them.
@@ -133,13 +133,16 @@ def _two_structures(
 
     ``fewest``: readings on either side.
     """
-    work = Work(_WORK_FOR_TWO), Work(_WORK_FOR_TWO)
+    plain, grouped = map(Work, _WORK_FOR_TWO)
     made: dict[frozenset[int], tuple[Rule, ...]] = {}
 
     def explained(numbers: frozenset[int]) -> tuple[Rule, ...]:
+        # What some readings refute, more of them refute, too.
+        if any(numbers >= other for other, found in made.items() if not found):
+            return ()
         if numbers not in made:
             own = [readings[i] for i in sorted(numbers)]
-            found = _one_structure(own, domain, offered, *work)
+            found = _one_structure(own, domain, offered, plain, grouped)
             made[numbers] = () if isinstance(found, Unexplained) else found
         return made[numbers]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -30,8 +31,11 @@ MOST_READINGS = 8
 CHECKED_EXAMPLES = 6
 #: Readings after which a class that no rule explains is given up: of fused steps, and of trees.
 UNEXPLAINED, UNEXPLAINED_TREES = 4, 6
-#: Trees of CUDA-core chains that a rule must predict before they are read, and readings that may be taken for that.
-PREDICTED, MOST_TREES = 3, 12
+#: Trees of CUDA-core chains that a rule must foretell before they are read, and each of its branches; readings that may
+#: be taken for that.
+FORETOLD, FORETOLD_EACH, MOST_TREES = 3, 2, 20
+#: How unlike every tree read an example may be (:func:`gemmdesc.probe.predicted.farthest`) and still be left unread.
+LIKE_READ = 5.0
 #: Examples whose answers are read at k where they were not met.
 STRETCHED = 6
 #: Trees tell more than bytes beyond this k, at less cost.
@@ -100,7 +104,7 @@ class _Solver:
         self._rules: tuple[Rule, ...] = ()
         #: Texts of rules of steps that gave other bytes than the library.
         self._refuted: set[str] = set()
-        self._predicted = 0
+        self._foretold: Counter[int] = Counter()
         self._stretched = False
         self._rivals = 0
         self._checked = 0
@@ -134,13 +138,13 @@ class _Solver:
 
     def _foretells(self, rule: Rule) -> bool:
         """Whether a rule of another class gives the trees of some examples of this one."""
-        while self._predicted < PREDICTED and (index := self._unlike_read()) is not None:
-            self._held = rule
+        self._held = rule
+        while (index := self._unlike_read()) is not None:
             try:
                 self._take(index)
             except ReferenceFailed:
                 continue
-            if not self._predicted:
+            if not self._foretold:
                 return False
         return True
 
@@ -175,7 +179,7 @@ class _Solver:
             self._held = rules[0] if is_scalar(rules[0]) else None
             self._rules = rules if self._held is not None else ()
             following = self._most_disputed(rules, self._read)
-            if following is None and self._held is not None and self._predicted < PREDICTED:
+            if following is None and self._held is not None:
                 following = self._unlike_read()
             if following is not None:
                 continue
@@ -186,7 +190,7 @@ class _Solver:
                 return self._outcome(None, "the readings allow the rule, but the bytes differ")
             following = failing
         if self._held is not None:
-            reason = f"of {len(self._readings)} trees the best rule foretold the last {self._predicted} only"
+            reason = f"of {len(self._readings)} trees the best rule foretold the last {self._foretold.total()} only"
             return self._outcome(None, reason, scalar=True)
         return self._outcome(None, f"{len(self._readings)} readings leave no rule that gives the bytes")
 
@@ -213,14 +217,28 @@ class _Solver:
         return MOST_READINGS if self._held is None else MOST_TREES
 
     def _unlike_read(self) -> int | None:
-        """The example least like those read, the answers at other k among them; None where none is left."""
+        """The example least like those read, the answers at other k among them, that the held rule is yet to foretell.
+
+        Of a branch that has foretold too few, if there is one left; None where all have foretold enough and what is
+        left is like something read.
+        """
+        if self._held is None:
+            return None
+        self._stretch()
+        branches = [self._held.branch(e) for e in self._domain]
+        lacking = {b for b in set(branches) if self._foretold[b] < FORETOLD_EACH}
+        left = [i for i, e in enumerate(self._examples) if i not in self._read and readable(e)]
+        due = [i for i in left if branches[i] in lacking]
+        enough = not due and self._foretold.total() >= FORETOLD
+        return farthest(self._examples, sorted(self._read), due or left, beyond=LIKE_READ if enough else -1.0)
+
+    def _stretch(self) -> None:
+        """Examples at other k, once: what was met may not tell short slices, nor deep ones."""
         if not self._stretched:
             self._stretched = True
             made = stretched(self._library, self._examples[:STRETCHED])
             self._examples += made
             self._domain += [environment(e.problem, e.answer, None) for e in made]
-        left = [i for i, e in enumerate(self._examples) if i not in self._read and readable(e)]
-        return farthest(self._examples, sorted(self._read), left)
 
     def _inferred(self) -> tuple[Rule, ...] | Unexplained:
         """The rules that the readings allow: of steps that fuse several products, or else of CUDA-core chains."""
@@ -250,7 +268,10 @@ class _Solver:
         self._readings.append(reading)
         if self._held is not None:
             tree = scalar_reading(reading)
-            self._predicted = self._predicted + 1 if tree is not None and confirms(self._held, tree) else 0
+            if tree is not None and confirms(self._held, tree):
+                self._foretold[self._held.branch(tree.environment)] += 1
+            else:
+                self._foretold.clear()
 
     def _next_unread(self) -> int | None:
         return next((i for i in self._order if i not in self._read), None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
-from gemmdesc.descriptor import GEMMDesc, ScalarStep
+from gemmdesc.descriptor import GEMMDesc, ScalarStep, Strided
 from gemmdesc.mutants import mutants
 from gemmdesc.normal_form import normal_form
 from gemmdesc.rule import Rule, evaluate_rule
@@ -18,7 +19,10 @@ SCALAR_MUTANT_K = 1 << 12
 
 def worth_mutants(desc: GEMMDesc, k: int) -> bool:
     """Whether the mutants of ``desc`` at ``k`` are worth their normal forms."""
-    return k <= (SCALAR_MUTANT_K if isinstance(desc.accumulator.step, ScalarStep) else MUTANT_K)
+    if not isinstance(desc.accumulator.step, ScalarStep):
+        return k <= MUTANT_K
+    strided = [cut.layout.count for cut in desc.cuts if isinstance(cut.layout, Strided)]
+    return max(k, prod(strided)) <= SCALAR_MUTANT_K
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,15 +6,18 @@ from gemmdesc.profiles.diff import (
     NUMERIC_KINDS,
     Change,
     ChangeKind,
+    Difference,
     changes_json,
     changes_text,
     diff_profiles,
     has_numeric_change,
+    rule_differences,
 )
 from gemmdesc.profiles.lookup import (
     ProfileIndex,
     find_profile,
     index_profile,
+    is_published,
     lookup,
     matching_rows,
     packaged_folder,
@@ -23,6 +26,8 @@ from gemmdesc.profiles.lookup import (
     user_folder,
 )
 from gemmdesc.profiles.merge import merge_profiles, profile_to_join, publish
+from gemmdesc.profiles.promotion import Compared, promoted
+from gemmdesc.profiles.published import left_out, published_profiles, published_rows
 from gemmdesc.profiles.schema import (
     PLAIN,
     SCHEMA_VERSION,
@@ -41,9 +46,10 @@ from gemmdesc.profiles.schema import (
     RuleOutcome,
     Scan,
     family_of,
+    parse_level,
     project,
 )
-from gemmdesc.profiles.store import profile_digest, profile_path, read_profile, write_profile
+from gemmdesc.profiles.store import profile_digest, profile_path, read_profile, write_profile, write_table
 
 __all__ = [
     "NUMERIC_KINDS",
@@ -51,7 +57,9 @@ __all__ = [
     "SCHEMA_VERSION",
     "Change",
     "ChangeKind",
+    "Compared",
     "DeclineOutcome",
+    "Difference",
     "Evidence",
     "Example",
     "Family",
@@ -77,11 +85,14 @@ __all__ = [
     "find_profile",
     "has_numeric_change",
     "index_profile",
+    "is_published",
+    "left_out",
     "lookup",
     "matching_rows",
     "merge_profiles",
     "operands_in_words",
     "packaged_folder",
+    "parse_level",
     "probe_command",
     "profile_digest",
     "profile_folders",
@@ -89,8 +100,13 @@ __all__ = [
     "profile_text",
     "profile_to_join",
     "project",
+    "promoted",
     "publish",
+    "published_profiles",
+    "published_rows",
     "read_profile",
+    "rule_differences",
     "user_folder",
     "write_profile",
+    "write_table",
 ]

@@ -168,6 +168,23 @@ def _compare_rules(old: ProfileRow, new: ProfileRow, before: Rule, after: Rule) 
             return []
         names = {"old": ", ".join(old.evidence.launch_names), "new": ", ".join(new.evidence.launch_names)}
         return [Change(kind=ChangeKind.RENAMED_SAME_ORDER, key=new.key, detail="kernel names", **names)]
+    return [
+        Change(kind=d.kind, key=new.key, detail=d.detail, old=d.old, new=d.new) for d in rule_differences(before, after)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One kind of change between two rules; ``detail`` names what, ``old`` and ``new`` show it."""
+
+    kind: ChangeKind
+    detail: str
+    old: str
+    new: str
+
+
+def rule_differences(before: Rule, after: Rule) -> tuple[Difference, ...]:
+    """What differs between two rules as texts, by kind; empty where they are equal."""
     first, second = pieces(before), pieces(after)
     found: dict[ChangeKind, list[str]] = {}
     for name in dict.fromkeys([*first, *second]):
@@ -181,10 +198,10 @@ def _compare_rules(old: ProfileRow, new: ProfileRow, before: Rule, after: Rule) 
         found = {
             kind: kept for kind, names in found.items() if (kept := [n for n in names if not n.startswith(nests)])
         }
-    return [
-        Change(kind=kind, key=new.key, detail=", ".join(names), old=_show(first, names), new=_show(second, names))
+    return tuple(
+        Difference(kind=kind, detail=", ".join(names), old=_show(first, names), new=_show(second, names))
         for kind, names in found.items()
-    ]
+    )
 
 
 def _show(parts: dict[str, tuple[ChangeKind, str]], names: list[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from gemmdesc.rule import Rule
 #: Folders of profiles, separated like PATH, looked at after an explicit one and before the user's.
 ENVIRONMENT_VARIABLE = "GEMMDESC_PROFILES"
 _FOLDER = "arch_profiles"
+#: How a caller takes rows that were not measured.
+HOW_TO_ACCEPT = 'accept="published", or --accept published, takes them, and gemmdesc verify holds them against the card'
 #: Sums of fewer products have one order, up to which term comes first.
 FEWEST_PRODUCTS = 3
 #: What a campaign over the default types is expected to take, in minutes.
@@ -71,11 +73,18 @@ def probe_command(library: LibraryId, folder: Path) -> str:
 
 
 def find_profile(
-    device: DeviceId, library: LibraryId, folders: Iterable[Path], *, write_folder: Path | None = None
+    device: DeviceId,
+    library: LibraryId,
+    folders: Iterable[Path],
+    *,
+    write_folder: Path | None = None,
+    accept: Level = Level.VERIFIED,
 ) -> Profile | Declined:
     """The first profile that was measured on this card with this very library.
 
-    Version, build-id (the file's sha256 where there is no build-id), sm, SM count and MIG must all be equal.  Otherwise
+    Version, build-id (the file's sha256 where there is no build-id), sm, SM count and MIG must all be equal.  Published
+    tables name no build: a profile of such rows alone applies to every build of its release, where ``accept`` is
+    ``PUBLISHED`` and nothing that was measured comes before it.  Otherwise
     declines (``no_profile``), naming the key found, the keys at hand, the command that would measure it, its expected
     minutes, and where that writes (``write_folder``, default the user's).
 
@@ -84,6 +93,7 @@ def find_profile(
     """
     at_hand: list[str] = []
     objections: list[str] = []
+    published: list[Profile] = []
     for folder in folders:
         path = folder if folder.is_file() else profile_path(folder, device, library.version)
         at_hand += _keys_at_hand(folder)
@@ -93,7 +103,13 @@ def find_profile(
         objection = objection_to(profile, device, library)
         if objection is None:
             return profile
+        same = replace(library, build_id="", sha256="published")
+        if is_published(profile) and objection_to(_as_build(profile, same), device, same) is None:
+            published.append(profile)
+            objection = f"any build of {profile.library.version}, from published tables; {HOW_TO_ACCEPT}"
         objections.append(f"{path} is for {objection}")
+    if published and accept is Level.PUBLISHED:
+        return replace(published[0], library=library)
     key = f"{device.folder}/cublaslt-{library.version}, build-id {library.build_id or 'none'}"
     target = write_folder or user_folder()
     reason = (
@@ -104,6 +120,18 @@ def find_profile(
         f"which writes {profile_path(target, device, library.version)}"
     )
     return Declined(code="no_profile", reason=reason)
+
+
+def is_published(profile: Profile) -> bool:
+    """Whether it names no build, and rests on nothing that was measured."""
+    library = profile.library
+    levels = {row.evidence.level for row in profile.rows}
+    return not library.build_id and not library.sha256 and levels == {Level.PUBLISHED}
+
+
+def _as_build(profile: Profile, build: LibraryId) -> Profile:
+    """``profile`` as one of its release's builds."""
+    return replace(profile, library=replace(build, version=profile.library.version))
 
 
 def _keys_at_hand(folder: Path) -> list[str]:
@@ -189,7 +217,7 @@ def lookup(
 def _accepted(rule: Rule, rows: tuple[ProfileRow, ...], accept: Level) -> Rule | Declined:
     level = min((r.evidence.level for r in rows), key=list(Level).index)
     if not level.reaches(accept):
-        return Declined(
-            code="no_rule", reason=f"the rule for {rows[0].key} is only {level.value}, and {accept.value} is required"
-        )
+        hint = f" ({HOW_TO_ACCEPT})" if level is Level.PUBLISHED else ""
+        reason = f"the rule for {rows[0].key} is only {level.value}, and {accept.value} is required{hint}"
+        return Declined(code="no_rule", reason=reason)
     return rule

@@ -7,13 +7,15 @@ from pathlib import Path
 
 from gemmdesc.errors import ProfileError
 from gemmdesc.problem import ANSWER_ATTRIBUTES, DeviceId, LibraryId
-from gemmdesc.profiles.lookup import objection_to
+from gemmdesc.profiles.lookup import is_published, objection_to
 from gemmdesc.profiles.schema import PLAIN, Measured, Metadata, Profile
 from gemmdesc.profiles.store import profile_path, read_profile, write_profile
 
 
 def profile_to_join(folder: Path, device: DeviceId, library: LibraryId) -> Profile | None:
-    """The profile that one of this card and library would join under ``folder``; None where there is none yet.
+    """The profile that one of this card and library would join under ``folder``.
+
+    None where there is none yet, or one of published tables, whose place a measured one takes.
 
     Raises:
         ProfileError: the file there is no whole profile, or one of another card or build of the library.
@@ -22,6 +24,8 @@ def profile_to_join(folder: Path, device: DeviceId, library: LibraryId) -> Profi
     if not path.is_file():
         return None
     found = read_profile(path)
+    if is_published(found):
+        return None
     require_same_source(found, device, library, str(path))
     return found
 

@@ -45,6 +45,19 @@ class Level(Enum):
         return levels.index(self) >= levels.index(needed)
 
 
+def parse_level(level: Level | str) -> Level:
+    """``level`` itself, or the level so spelled.
+
+    Raises:
+        InvalidInputError: there is none.
+    """
+    try:
+        return Level(level)
+    except ValueError:
+        known = ", ".join(known.value for known in Level)
+        raise InvalidInputError(f"accept must be one of {known} (got {level!r})") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """The part of a row's key that the problem alone decides."""

@@ -6,12 +6,15 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemmdesc.errors import GemmdescError, ProfileError
 from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion
 from gemmdesc.profiles.columns import arrow_schema, from_record, rows_digest, to_record
 from gemmdesc.profiles.schema import SCHEMA_VERSION, Measured, Metadata, Profile, Scan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: The file metadata's key; its value is one JSON object.
 METADATA_KEY = b"gemmdesc.profile"
@@ -36,10 +39,19 @@ def write_profile(profile: Profile, path: Path) -> None:
         OSError: the place cannot be written; nothing is left behind.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema = arrow_schema().with_metadata({METADATA_KEY: _metadata_json(profile).encode()})
-    table = pa.Table.from_pylist([to_record(row) for row in profile.rows], schema=schema)
+    write_table(pa.Table.from_pylist([to_record(row) for row in profile.rows], schema=schema), path)
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write an Arrow table to ``path`` as zstd Parquet, aside and renamed; folders are created.
+
+    Raises:
+        OSError: the place cannot be written; nothing is left behind.
+    """
+    import pyarrow.parquet as pq
+
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:

@@ -13,6 +13,7 @@ from gemmdesc.library.storage import a_shape, allocate, b_shape, d_shape
 from gemmdesc.library.torch_settings import read_settings
 from gemmdesc.plan import Planner, planner_for
 from gemmdesc.problem import Launch, Refused
+from gemmdesc.profiles import Level
 from gemmdesc.routes import swaps_operands
 from gemmdesc.verification.bench import Bench, Comparison, Prepared, Unprepared
 from gemmdesc.verification.cases import Case, case_metas, case_problem, out_meta
@@ -111,6 +112,7 @@ class GpuBenchFactory:
 
     profile: Path | None = None
     keep_bytes: int = 4 << 30
+    accept: Level = Level.VERIFIED
 
     def __call__(self) -> GpuBench:
-        return GpuBench(CublasLt(), planner_for(0, self.profile), keep_bytes=self.keep_bytes)
+        return GpuBench(CublasLt(), planner_for(0, self.profile, accept=self.accept), keep_bytes=self.keep_bytes)

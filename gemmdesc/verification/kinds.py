@@ -86,7 +86,7 @@ def verify_kind(library: Library, item: KindItem) -> KindRecord | None:
     if isinstance(answer, Refused):
         return KindRecord(**found, refused=answer.status, seconds=time.perf_counter() - begin)
     found["answer"] = to_plain(answer)
-    desc = describe(library.index, p, answer)
+    desc = describe(library.index, p, answer, library.accept)
     if isinstance(desc, Declined):
         return KindRecord(**found, declined=desc, seconds=time.perf_counter() - begin)
     compared = _compare(library, item, p, answer, desc)

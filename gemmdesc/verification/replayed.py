@@ -15,7 +15,7 @@ from gemmdesc.library.interface import Library, Window
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.operands import Operand
 from gemmdesc.problem import AlgoConfig, Failed, GemmProblem, Refused, environment
-from gemmdesc.profiles import Profile, ProfileIndex, index_profile, lookup
+from gemmdesc.profiles import Level, Profile, ProfileIndex, index_profile, lookup
 from gemmdesc.routes import swaps_operands
 from gemmdesc.rule import evaluate_rule
 from gemmdesc.verification.bench import Bench, Compared, Comparison, Prepared, Unprepared
@@ -33,14 +33,21 @@ _AGAIN = 4
 class ReplayBench(Bench):
     """Compares windows of the library's outputs with the replay."""
 
-    def __init__(self, library: Library, index: ProfileIndex, settings: TorchSettings) -> None:
+    def __init__(
+        self, library: Library, index: ProfileIndex, settings: TorchSettings, *, accept: Level = Level.VERIFIED
+    ) -> None:
         super().__init__(library)
-        self._index, self._settings = index, settings
+        self._index, self._settings, self._accept = index, settings, accept
 
     @property
     def index(self) -> ProfileIndex:
         """The profile that rules come from."""
         return self._index
+
+    @property
+    def accept(self) -> Level:
+        """The weakest evidence that a rule may have."""
+        return self._accept
 
     def prepare(self, case: Case) -> Prepared | Unprepared:
         """See :class:`~gemmdesc.verification.bench.Bench`."""
@@ -50,7 +57,7 @@ class ReplayBench(Bench):
         answer = self.library.answer(problem)
         if isinstance(answer, Refused):
             return Unprepared(declined=None, failure=f"the heuristic: {answer.status}", problem=problem)
-        desc = describe(self._index, problem, answer)
+        desc = describe(self._index, problem, answer, self._accept)
         declined = desc if isinstance(desc, Declined) else None
         known = desc if isinstance(desc, GEMMDesc) else None
         return Prepared(
@@ -85,9 +92,11 @@ class ReplayBench(Bench):
         return Compared(draw=draw, reference="cublaslt", outcome=Outcome.DIFFERENT, located=located)
 
 
-def describe(index: ProfileIndex, problem: GemmProblem, answer: AlgoConfig) -> GEMMDesc | Declined:
-    """The profile's descriptor for one answer to one problem."""
-    rule = lookup(index, problem, answer)
+def describe(
+    index: ProfileIndex, problem: GemmProblem, answer: AlgoConfig, accept: Level = Level.VERIFIED
+) -> GEMMDesc | Declined:
+    """The profile's descriptor for one answer to one problem; ``accept``: the weakest evidence it may have."""
+    rule = lookup(index, problem, answer, accept=accept)
     return rule if isinstance(rule, Declined) else evaluate_rule(rule, environment(problem, answer, None))
 
 
@@ -127,6 +136,7 @@ class ReplayBenchFactory:
     library: Callable[[], Library]
     profile: Profile
     settings: TorchSettings = field(default_factory=TorchSettings)
+    accept: Level = Level.VERIFIED
 
     def __call__(self) -> ReplayBench:
-        return ReplayBench(self.library(), index_profile(self.profile), self.settings)
+        return ReplayBench(self.library(), index_profile(self.profile), self.settings, accept=self.accept)

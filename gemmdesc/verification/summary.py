@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from gemmdesc.plain import answer_from_plain, problem_from_plain
+from gemmdesc.profiles import Compared
 from gemmdesc.verification.records import REFERENCES, Outcome, Record
 from gemmdesc.verification.scope import Scope, names_tensor_cores, short_name
 
@@ -35,6 +37,21 @@ def counts_of(records: Iterable[Record], reference: str) -> dict[str, int]:
         "nondeterministic": outcomes.count(Outcome.NONDETERMINISTIC),
         "reference_failed": outcomes.count(Outcome.REFERENCE_FAILED),
     }
+
+
+def compared_problems(records: Iterable[Record]) -> Iterator[Compared]:
+    """The comparisons with cuBLASLt that came out, by problem."""
+    for record in records:
+        counts = record.counts.get("cublaslt", {})
+        equal, different = (counts.get(o.value, 0) for o in (Outcome.EQUAL, Outcome.DIFFERENT))
+        if record.declined is None and record.problem and record.answer and equal + different:
+            yield Compared(
+                problem=problem_from_plain(record.problem),
+                answer=answer_from_plain(record.answer),
+                launch_names=record.kernels,
+                equal=equal,
+                different=different,
+            )
 
 
 def grouped(records: Sequence[Record], by: Callable[[Record], Key], reference: str) -> dict[Key, dict[str, int]]:
