@@ -34,6 +34,7 @@ from gemmdesc.profiles import (
     Profile,
     RuleOutcome,
     audit,
+    is_published,
     packaged_folder,
     profile_path,
     read_profile,
