@@ -20,10 +20,12 @@ from gemmdesc.profiles import (
     DeclineOutcome,
     Evidence,
     Level,
+    Measured,
     Profile,
     ProfileRow,
     RuleOutcome,
     is_published,
+    operands_in_words,
     profile_path,
     read_profile,
 )
@@ -164,7 +166,7 @@ def kinds(rule: Rule, evidence: Evidence) -> frozenset[str]:
 def _cells(profile: Profile) -> list[str]:
     verified = list(verified_rows(profile))
     codes = _by_code(declines(profile))
-    scan = profile.metadata.scan
+    measured = profile.metadata.measured
     cells = [
         _card(profile),
         str(profile.library.version),
@@ -174,11 +176,18 @@ def _cells(profile: Profile) -> list[str]:
         f"{sum(row.evidence.shapes for row, _ in verified):,}",
         f"{sum(row.evidence.draws for row, _ in verified):,}",
         ", ".join(f"{count:,} `{code}`" for code, count in codes.items()) or "0",
-        f"{scan.queries:,}",
-        f"{scan.unseen_mass:.2g}",
-        profile.metadata.date,
+        f"{sum(m.scan.queries for m in measured):,}",
+        _unseen(measured),
+        max(m.date for m in measured),
     ]
     return [cell.replace("|", "\\|") for cell in cells]
+
+
+def _unseen(measured: Sequence[Measured]) -> str:
+    """The unseen mass, of each kind by its name where there are several."""
+    if len(measured) == 1:
+        return f"{measured[0].scan.unseen_mass:.2g}"
+    return "; ".join(f"{m.kind}: {m.scan.unseen_mass:.2g}" for m in measured)
 
 
 def _card(profile: Profile) -> str:
@@ -190,8 +199,7 @@ def _types(rows: Sequence[ProfileRow]) -> str:
     """Operand types, each with the output types that it has: ``float16 -> float16, float32``."""
     outputs: dict[str, dict[str, None]] = {}
     for family in (row.key.family for row in rows):
-        a, b = family.a_dtype.value, family.b_dtype.value
-        outputs.setdefault(a if a == b else f"{a} x {b}", {})[family.d_dtype.value] = None
+        outputs.setdefault(operands_in_words(family), {})[family.d_dtype.value] = None
     return "; ".join(f"{operands} -> {', '.join(found)}" for operands, found in outputs.items()) or "none"
 
 

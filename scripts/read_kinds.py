@@ -31,7 +31,7 @@ from gemmdesc.library.interface import Library
 from gemmdesc.mutants import mutants
 from gemmdesc.probe.epilogues import plan_beside
 from gemmdesc.probe.kinds import ReadItem, ScanItem, Scanned, equal_verdicts, in_turn, merged, read_kind, scan_kind
-from gemmdesc.probe.sampling import Kind, Regime, Scope, scope_of_kind
+from gemmdesc.probe.sampling import EXPLAINED_KINDS, KIND_NAMES, Regime, Scope, scope_named
 from gemmdesc.probe.workers import InProcess, ProcessPool, Workers
 from gemmdesc.problem import dense_problem
 from gemmdesc.rivals import rival_set_operands
@@ -41,23 +41,6 @@ SEED = 20
 BLOCK = 500
 #: Readings of one group, at most.
 EACH = 4
-#: By name: the kind and its operand types (none: the usual ones).
-NAMES: dict[str, tuple[Kind, tuple[DType, ...]]] = {
-    "float32": (Kind.PLAIN, (DType.FLOAT32,)),
-    "tf32": (Kind.TF32, ()),
-    "float8": (Kind.FLOAT8, ()),
-    "float8_fast": (Kind.FLOAT8_FAST, ()),
-    "batch": (Kind.BATCH, ()),
-    "batch_float32": (Kind.BATCH, (DType.FLOAT32,)),
-    "bias": (Kind.BIAS, ()),
-    "relu": (Kind.RELU, ()),
-    "relu_bias": (Kind.RELU_BIAS, ()),
-    # Only scanned with profit: what comes out of a walk is gelu's, and no step states that function.
-    "gelu": (Kind.GELU, ()),
-    "gelu_bias": (Kind.GELU_BIAS, ()),
-    "add_c": (Kind.ADD_C, ()),
-    "add_beta_c": (Kind.ADD_BETA_C, ()),
-}
 
 
 class Real:
@@ -82,8 +65,8 @@ class Simulated:
         return library_of_kinds()
 
 
-def scope_named(name: str, regimes: tuple[Regime, ...] | None) -> Scope:
-    scope = scope_of_kind(*NAMES[name])
+def scope_in(name: str, regimes: tuple[Regime, ...] | None) -> Scope:
+    scope = scope_named(name)
     return scope if regimes is None else replace(scope, regimes=regimes)
 
 
@@ -183,18 +166,18 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=140.0)
     parser.add_argument("--workers", type=int, default=14, help="0: in this process")
-    parser.add_argument("--kinds", default=",".join(n for n in NAMES if not n.startswith("gelu")))
+    parser.add_argument("--kinds", default=",".join(n for n in EXPLAINED_KINDS if n != "plain"))
     parser.add_argument("--problems", type=int, default=6000, help="scanned of each kind")
     parser.add_argument("--library", help="default: torch's own")
     parser.add_argument("--simulated", action="store_true", help="rehearse on hidden rules, small problems only")
     options = parser.parse_args()
     began = time.monotonic()
     names = options.kinds.split(",")
-    unknown = sorted(set(names) - set(NAMES))
+    unknown = sorted(set(names) - set(KIND_NAMES))
     if unknown:
-        sys.exit(f"kinds must be of {', '.join(NAMES)} (got {', '.join(unknown)})")
+        sys.exit(f"kinds must be of {', '.join(KIND_NAMES)} (got {', '.join(unknown)})")
     options.out.mkdir(parents=True, exist_ok=True)
-    scopes = {n: scope_named(n, (Regime.SMALL,) if options.simulated else None) for n in names}
+    scopes = {n: scope_in(n, (Regime.SMALL,) if options.simulated else None) for n in names}
     opener = Simulated() if options.simulated else Real(options.library)
     path = options.out / "readings.jsonl"
     compiling = get_context("spawn").Process(target=compile_once)

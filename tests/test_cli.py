@@ -89,6 +89,10 @@ def test_version() -> None:
         ("probe", "--library", "simulated:x"),
         ("probe", "--library", "/no/such/libcublasLt.so"),
         ("probe", "--library", "simulated:1", "--arch", "sm_100"),
+        ("probe", "--library", "simulated:1", "--kind", "tf32"),
+        ("probe", "--library", "simulated:1", "--kind", "tf31"),
+        ("verify", "--library", "simulated:1", "--kind", "plain"),
+        ("verify", "--library", "simulated:1", "--kind", "plain", "--replay", "--aligned", "3"),
     ],
 )
 def test_bad_use_is_two_and_writes_no_data(arguments: tuple[str, ...]) -> None:
@@ -285,6 +289,27 @@ def test_verify_is_one_where_bytes_differ(own_folders: Path, tmp_path: Path) -> 
 def test_verify_needs_a_profile_and_torchs_library_for_kernels(tmp_path: Path) -> None:
     assert "no profile" in verify(tmp_path / "v").stderr
     assert run("verify", "--library", "simulated:1").exit_code == 2
+
+
+def test_verify_replays_kinds_and_resumes(own_folders: Path, tmp_path: Path) -> None:
+    put(hidden_profile(HIDDEN), own_folders)
+    arguments = (
+        *("verify", "--replay", "--library", f"simulated:{SEED}", "--draws", 2, "--workers", 1, "--shapes", 9),
+        *("--folder", tmp_path / "v", "--kind"),
+    )
+    result = run(*arguments, "plain", "--json")
+    assert result.exit_code == 0, result.output
+    counts = json.loads(result.stdout)["by_kind"]["plain"]
+    assert counts["shapes"] == counts["equal"] == 9
+    again = run(*arguments, "plain")
+    assert "verify: " not in again.stderr
+    assert "cublasLtMatmul against the replay" in again.stdout
+    for kinds in (("tf32",), ("all",), ("tf31",)):
+        assert run(*arguments, *kinds).exit_code == 2
+    put(hidden_profile(HIDDEN, coarse), own_folders)
+    differing = run(*arguments, "plain", "--folder", tmp_path / "w")
+    assert differing.exit_code == 1, differing.output
+    assert "mismatches" in differing.stdout
 
 
 def test_power(own_folders: Path, tmp_path: Path) -> None:

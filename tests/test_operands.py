@@ -378,3 +378,11 @@ def test_the_same_bytes_under_another_format_or_a_mask(family: Family) -> None:
         RetypedOperand(source=source, dtype=DType.FLOAT16)
     with pytest.raises(InvalidInputError, match=r"^mask must be a bit pattern"):
         MaskedOperand(source=source, mask=1 << 32)
+
+
+def test_chosen_elements_are_those_of_the_chosen_rows() -> None:
+    operand = HashOperand(dtype=DType.BFLOAT16, family=Family.WIDE, seed=4, draw=2, role="b")
+    rows, columns = np.array([6, 0, 3]), np.array([10, 2, 2, 0])
+    assert np.array_equal(operand.elements(7, 11, rows, columns), operand.bits(7, 11, rows)[:, columns])
+    with pytest.raises(InvalidInputError):
+        operand.elements(7, 11, rows, np.array([11]))

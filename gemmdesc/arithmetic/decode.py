@@ -98,12 +98,22 @@ def _look_up_tiles(bits, order, columns, table_values, table_exponents, values, 
 
 def _decode_wide(bits: Bits, layout: Format) -> tuple[Values, Exponents]:
     """Of the formats with the exponent of float32, in 32 bits: their patterns are float32 already."""
-    pattern = bits >> (23 - layout.fraction_bits) << (23 - layout.fraction_bits)
-    magnitude = pattern & 0x7FFFFFFF
-    quiet = np.where(magnitude > 0x7F800000, pattern & 0x80000000 | 0x7FC00000, pattern)
-    exponents = np.maximum(magnitude >> 23, 1).astype(np.int16) - np.int16(127)
-    exponents[magnitude == 0] = ZERO_OPERAND_EXPONENT
-    return quiet.view(np.float32), exponents
+    patterns, exponents = np.empty(bits.shape, np.uint32), np.empty(bits.shape, np.int16)
+    ignored = np.uint32((1 << (23 - layout.fraction_bits)) - 1)
+    _read_wide(bits.reshape(-1), ~ignored, patterns.reshape(-1), exponents.reshape(-1))
+    return patterns.view(np.float32), exponents
+
+
+@njit(nogil=True, cache=True)
+def _read_wide(bits, kept, patterns, exponents):  # type: ignore[no-untyped-def]
+    for i in range(bits.size):
+        pattern = bits[i] & kept
+        magnitude = pattern & np.uint32(0x7FFFFFFF)
+        if magnitude > np.uint32(0x7F800000):
+            pattern = pattern & np.uint32(0x80000000) | np.uint32(0x7FC00000)
+        patterns[i] = pattern
+        field = np.int16(magnitude >> np.uint32(23))
+        exponents[i] = ZERO_OPERAND_EXPONENT if magnitude == 0 else max(field, np.int16(1)) - np.int16(127)
 
 
 @cache

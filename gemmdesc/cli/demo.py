@@ -77,7 +77,7 @@ def _with_gpu(workers: int, progress: Progress, show: bool) -> tuple[int, dict[s
         profile, findings = probing.measure(opener, options, workers, folder / "campaign", progress)
         path = profile_path(folder / "profiles", profile.device, profile.library.version)
         write_profile(profile, path)
-        report = probing.Report(profile=profile, findings=findings, path=path)
+        report = probing.Measurement(profile=profile, findings=findings, path=path)
         if show:
             report.print()
         sides = verifying.Sides.find(opener, path, replayed=False)

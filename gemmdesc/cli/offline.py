@@ -28,17 +28,23 @@ class Again:
 
 
 def infer_again(folder: Path, report: Callable[[str, int, int | None], None]) -> list[Again]:
-    """Every class of the campaign in ``folder`` that was solved from readings of its own.
+    """Every class of the campaigns in ``folder`` that was solved from readings of its own.
 
     Raises:
         CampaignError: ``folder`` holds no solved classes.
     """
     from gemmdesc.errors import CampaignError
+    from gemmdesc.probe.offline import campaign_folders
+
+    paths = [path for kept in campaign_folders(folder) if (path := kept / _CLASSES).is_file()]
+    if not paths:
+        raise CampaignError(f"from_observations must hold a probe's {_CLASSES} (got {folder})")
+    return [again for path in paths for again in _classes_again(path, report)]
+
+
+def _classes_again(path: Path, report: Callable[[str, int, int | None], None]) -> list[Again]:
     from gemmdesc.probe.records import outcome_from_plain
 
-    path = folder / _CLASSES
-    if not path.is_file():
-        raise CampaignError(f"from_observations must hold a probe's {_CLASSES} (got {folder})")
     outcomes = {}
     for line in path.read_text().splitlines():
         key, outcome = outcome_from_plain(json.loads(line))
@@ -69,19 +75,23 @@ def _again(outcome: ClassOutcome, hints: tuple[Expr, ...]) -> Again:
 
 
 def write_recorded(folder: Path, out: Path, command: str) -> Path:
-    """Write the profile of what the campaign in ``folder`` verified in full; returns its path under ``out``.
+    """Publish under ``out`` what the campaigns of all kinds in ``folder`` verified in full; returns the profile's path.
 
     Raises:
         CampaignError: ``folder`` holds no campaign that was started.
+        ProfileError: one was made on another card or build of the library than the others, or than the profile that
+            lies under ``out``; nothing is written.
     """
     from datetime import date
+    from functools import reduce
 
-    from gemmdesc.probe.offline import recorded_findings
+    from gemmdesc.probe.offline import campaign_folders, recorded_findings
     from gemmdesc.probe.publish import make_profile
-    from gemmdesc.profiles import profile_path, write_profile
+    from gemmdesc.profiles import merge_profiles, publish
 
-    findings, library, device = recorded_findings(folder)
-    profile = make_profile(findings, device, library, command=command, date=date.today().isoformat())
-    path = profile_path(out, device, library.version)
-    write_profile(profile, path)
+    found = []
+    for kept in campaign_folders(folder):
+        findings, library, device = recorded_findings(kept)
+        found.append(make_profile(findings, device, library, command=command, date=date.today().isoformat()))
+    _, path = publish(reduce(merge_profiles, found), out)
     return path

@@ -22,7 +22,12 @@ from gemmdesc.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gemmdesc.library.interface import Library
     from gemmdesc.probe.campaign import Findings, Options
+    from gemmdesc.probe.partition import Report
+    from gemmdesc.probe.workers import Workers
     from gemmdesc.problem import DeviceId, LibraryId
     from gemmdesc.profiles import Profile
 
@@ -44,13 +49,19 @@ def probe(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes.")] = None,
     target: Annotated[float, typer.Option(min=0.0, help="Stop at this estimate of the mass of unseen answers.")] = 1e-5,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="What to ask about (default: plain); give it again for others, or all.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="End after about so long; the same command goes on from there.")
+    ] = None,
     from_observations: Annotated[
         Path | None, typer.Option(help="Instead: infer again, offline, from a campaign's folder; --out: its profile.")
     ] = None,
     json: JsonOption = False,
 ) -> int:
     """Find out which arithmetic a library does on this card, verify it, and write the profile; resumes by itself."""
-    from gemmdesc.profiles import profile_path, user_folder, write_profile
+    from gemmdesc.probe.sampling import chosen_kinds
 
     wanted = wants_json(context, json)
     with Progress() as progress:
@@ -58,22 +69,24 @@ def probe(
             return _offline(from_observations, out, progress, wanted)
         opener = Opener(spec=library)
         require_card(opener, arch)
-        options = options_for(opener, quick=quick, target=target, seed=seed, cuda_cores=not tensor_cores)
-        profile, findings = measure(opener, options, workers or default_workers(), campaign, progress)
-        path = profile_path(out or user_folder(), profile.device, profile.library.version)
-        write_profile(profile, path)
-    report = Report(profile=profile, findings=findings, path=path)
+        plans = {
+            name: options_for(opener, quick=quick, target=target, seed=seed, cuda_cores=not tensor_cores, kind=name)
+            for name in chosen_kinds(kind or ["plain"])
+        }
+        places = Places(records=campaign, profiles=out)
+        reports = measure_kinds(opener, plans, workers or default_workers(), places, progress, seconds)
     if wanted:
-        print_json(report.plain())
+        print_json(reports[0].plain() if len(reports) == 1 else [r.plain() for r in reports])
     else:
-        report.print()
+        for report in reports:
+            report.print()
     return EQUAL
 
 
 def _offline(folder: Path, out: Path | None, progress: Progress, json: bool) -> int:
     """Infer again from saved readings; exit code 1 where a class no longer allows its recorded rule.
 
-    Where ``out`` is given, the profile of what the campaign had verified in full is written under it.
+    Where ``out`` is given, what the campaigns of all kinds had verified in full is published under it.
     """
     from gemmdesc.cli.offline import infer_again, write_recorded
 
@@ -104,34 +117,118 @@ def require_card(opener: Opener, arch: str | None) -> None:
         )
 
 
-def options_for(opener: Opener, *, quick: bool, target: float, seed: int, cuda_cores: bool = True) -> Options:
-    """The campaign's options."""
+def options_for(
+    opener: Opener, *, quick: bool, target: float, seed: int, cuda_cores: bool = True, kind: str = "plain"
+) -> Options:
+    """The options of a campaign about one kind.
+
+    Raises:
+        InvalidInputError: there is no such kind, or the library is simulated and answers plain products only.
+    """
+    from gemmdesc.errors import InvalidInputError
     from gemmdesc.probe.campaign import Options
     from gemmdesc.probe.campaign import quick as shortened
-    from gemmdesc.probe.sampling import Scope
+    from gemmdesc.probe.sampling import Kind, scope_named
 
     if opener.simulated:
+        if kind != Kind.PLAIN.value:
+            raise InvalidInputError(f"kind must be plain with a simulated library (got {kind!r})")
         few = Options(scope=simulated_scope(), seed=seed, target_unseen=max(target, 1e-2), first_blocks=1)
         return replace(few, most_queries=4000)
-    options = Options(scope=Scope(), seed=seed, target_unseen=target, cuda_cores=cuda_cores)
+    options = Options(scope=scope_named(kind), seed=seed, target_unseen=target, cuda_cores=cuda_cores)
     return shortened(options) if quick else options
 
 
 def measure(
-    opener: Opener, options: Options, workers: int, folder: Path | None, progress: Progress
+    opener: Callable[[], Library], options: Options, workers: int, folder: Path | None, progress: Progress
 ) -> tuple[Profile, Findings]:
-    """Run a campaign to its end and make the profile."""
-    from datetime import date
-
-    from gemmdesc.probe.campaign import Campaign
-    from gemmdesc.probe.publish import make_profile
+    """Run a campaign to its end and make the profile; ``folder`` keeps its records."""
     from gemmdesc.probe.workers import ProcessPool
 
     with ProcessPool(opener, workers) as pool:
         library, device = identity_with_digest(pool.library), pool.library.device
         kept = folder or campaign_folder(device, library, options.seed)
         progress.say(f"cuBLASLt {library.version} on {device.name or device.folder}; records in {kept}")
-        findings = Campaign(pool, options, kept, progress.report).run()
+        return _campaign(pool, options, kept, progress.report)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """The folders of all records and of profiles; the usual ones where None."""
+
+    records: Path | None = None
+    profiles: Path | None = None
+
+
+def measure_kinds(
+    opener: Callable[[], Library], plans: Mapping[str, Options], workers: int, places: Places, progress: Progress,
+    seconds: float | None = None,
+) -> list[Measurement]:  # fmt: skip
+    """Run a campaign about each kind of ``plans``, by name, and publish each as soon as it has ended.
+
+    A new profile of the user's starts from the one that served so far, which it takes the place of.
+
+    Raises:
+        ProfileError: the profile to join is of another card or build of the library; nothing is asked or written.
+        CampaignError: ``seconds`` are over; kinds that ended are published, and what else was learned is on disk.
+    """
+    from gemmdesc.probe.offline import kind_folder
+    from gemmdesc.probe.workers import ProcessPool
+    from gemmdesc.profiles import publish, user_folder
+
+    records, out = places.records, places.profiles
+    report = progress.report if seconds is None else _until(progress.report, seconds)
+    reports = []
+    with ProcessPool(opener, workers) as pool:
+        library, device = identity_with_digest(pool.library), pool.library.device
+        base = serving_profile(device, library, out)
+        for name, options in plans.items():
+            kept = kind_folder(records or campaign_folder(device, library, options.seed), name)
+            progress.say(f"{name}: cuBLASLt {library.version} on {device.name or device.folder}; records in {kept}")
+            measured, findings = _campaign(pool, options, kept, report)
+            _, path = publish(measured, out or user_folder(), base)
+            reports.append(Measurement(profile=measured, findings=findings, path=path))
+    return reports
+
+
+def serving_profile(device: DeviceId, library: LibraryId, out: Path | None) -> Profile | None:
+    """What a new profile of the user's starts from; raises where it could not be published."""
+    from gemmdesc.errors import Declined
+    from gemmdesc.profiles import find_profile, is_published, profile_folders, profile_to_join, user_folder
+
+    there = profile_to_join(out or user_folder(), device, library)
+    if there is not None or out is not None:
+        return there
+    found = find_profile(device, library, profile_folders())
+    if isinstance(found, Declined) or is_published(found) or found.device.name != device.name:
+        return None
+    return found
+
+
+def _until(report: Report, seconds: float) -> Report:
+    """``report``, which raises CampaignError once ``seconds`` are over: whatever was reported is on disk by then."""
+    from time import monotonic
+
+    from gemmdesc.errors import CampaignError
+
+    end = monotonic() + seconds
+
+    def reported(phase: str, done: int, total: int | None) -> None:
+        report(phase, done, total)
+        if monotonic() > end:
+            raise CampaignError(f"seconds must suffice for the campaign; the same command goes on (got {seconds:g})")
+
+    return reported
+
+
+def _campaign(workers: Workers, options: Options, folder: Path, report: Report) -> tuple[Profile, Findings]:
+    from datetime import date
+
+    from gemmdesc.probe.campaign import Campaign
+    from gemmdesc.probe.publish import make_profile
+
+    library, device = identity_with_digest(workers.library), workers.library.device
+    findings = Campaign(workers, options, folder, report).run()
     profile = make_profile(findings, device, library, command=command_line(), date=date.today().isoformat())
     return profile, findings
 
@@ -152,8 +249,11 @@ def campaign_folder(device: DeviceId, library: LibraryId, seed: int) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """What ``probe`` says at its end."""
+class Measurement:
+    """What ``probe`` says at its end of one kind: its campaign, and the profile's path.
+
+    ``profile``: of this campaign alone.
+    """
 
     profile: Profile
     findings: Findings
@@ -164,6 +264,7 @@ class Report:
         found, seconds = self.findings, self.findings.seconds
         return {
             "path": str(self.path),
+            "kind": self.profile.metadata.measured[0].kind,
             "library": str(self.profile.library.version),
             "card": self.profile.device.name,
             "queries": found.tally.queries,

@@ -108,12 +108,13 @@ def _profile_data(profile: Profile, path: Path) -> dict[str, Any]:
         "answer_key": list(metadata.answer_key),
         "excluded_attributes": dict(metadata.excluded_attributes),
         "scan": to_plain(metadata.scan),
+        "kinds": [to_plain(m) for m in metadata.measured],
         "rows": _rows(profile),
     }
 
 
 def _rows(profile: Profile) -> list[dict[str, Any]]:
-    from gemmdesc.profiles import RuleOutcome
+    from gemmdesc.profiles import RuleOutcome, family_in_words
 
     rows = []
     for row in profile.rows:
@@ -125,6 +126,7 @@ def _rows(profile: Profile) -> list[dict[str, Any]]:
         )
         rows.append(
             {
+                "family": family_in_words(family),
                 "operands": family.a_dtype.value,
                 "output": family.d_dtype.value,
                 "answer": dict(row.key.answer),
@@ -140,7 +142,7 @@ def _rows(profile: Profile) -> list[dict[str, Any]]:
 
 
 def _print_profile(profile: Profile, path: Path) -> None:
-    from gemmdesc.profiles import RuleOutcome
+    from gemmdesc.profiles import RuleOutcome, family_in_words
     from gemmdesc.verification.scope import short_name
 
     table = []
@@ -153,14 +155,15 @@ def _print_profile(profile: Profile, path: Path) -> None:
             what = f"declined: {outcome.declined.code}"
         answer = " ".join(f"{name.removesuffix('_id')}={value}" for name, value in row.key.answer)
         names = sorted({short_name(n) for n in evidence.launch_names})
-        types = f"{family.a_dtype.value} -> {family.d_dtype.value}"
+        types = family_in_words(family)
         table.append((types, answer, what, evidence.level.value, evidence.shapes, evidence.draws, ", ".join(names)))
     title = f"{path}: {profile.device.name or profile.device.folder}, cuBLASLt {profile.library.version}"
-    scan = profile.metadata.scan
-    note = (
-        f"{len(profile.rows)} rows; {scan.queries:,} queries, {scan.distinct_answers:,} answers, unseen mass "
-        f"{scan.unseen_mass:.2g}; {profile.metadata.date}"
-    )
+    scans = [
+        f"{m.kind}: {m.scan.queries:,} queries, {m.scan.distinct_answers:,} answers, unseen mass "
+        f"{m.scan.unseen_mass:.2g}, {m.date}"
+        for m in profile.metadata.measured
+    ]
+    note = "; ".join([f"{len(profile.rows)} rows", *scans])
     print_table(title, ("types", "answer", "structure", "level", "shapes", "draws", "kernels"), table, note)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemmdesc.cli.libraries import Opener, default_workers
+from gemmdesc.cli.libraries import Opener, default_workers, simulated_scope
 from gemmdesc.cli.output import (
     DIFFERENT,
     EQUAL,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gemmdesc.library.interface import Library
+    from gemmdesc.probe.sampling import Scope
     from gemmdesc.probe.workers import Workers
     from gemmdesc.problem import DeviceId, LibraryId
     from gemmdesc.profiles import Level, Profile
@@ -59,6 +60,11 @@ def verify(
     power: Annotated[
         int | None, typer.Option(min=1, help="Instead: this many trials of each structure and kind of mutant.")
     ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="With --replay: --shapes of this kind, as for probe; give it again for others, or all."),
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.0, help="With --kind: begin no shape after so long.")] = None,
     accept: AcceptOption = "verified",
     promote: Annotated[
         Path | None,
@@ -67,10 +73,19 @@ def verify(
     json: JsonOption = False,
 ) -> int:
     """Compare shape by shape with cuBLASLt and torch.mm; exit code 1 where any byte differs.  Resumes by itself."""
+    from gemmdesc.cli.verifying_kinds import KindChoice, require_kind_options, verify_kinds
     from gemmdesc.verification.campaign import Options, options_of_size
+    from gemmdesc.verification.kinds import KindOptions
 
     if power is not None and promote is not None:
         raise InvalidInputError("promote must not stand beside --power, which compares mutants (got both)")
+    if kind:
+        sizes = {"unrounded": unrounded, "aligned": aligned, "deep": deep, "named": named, "lost_tail": lost_tail}
+        require_kind_options(replay, {**sizes, "power": power})
+        wanted = KindOptions(shapes=shapes or KindOptions.shapes, draws=draws, seed=seed, seconds=seconds)
+        chosen = KindChoice(kinds=tuple(kind), options=wanted)
+        sides = Sides.find(Opener(spec=library), profile, replayed=True, accept=accept)
+        return verify_kinds(context, sides, chosen, folder, workers or default_workers(), json)
     options = Options(seed=seed, draws=draws) if shapes is None else options_of_size(shapes, draws, seed)
     given = {"unrounded": unrounded, "aligned": aligned, "deep": deep, "named": named, "lost_tail": lost_tail}
     options = replace(options, **{name: value for name, value in given.items() if value is not None})
@@ -108,6 +123,7 @@ class Sides:
     profile: Profile
     name: str
     accept: Level
+    simulated: bool = False
 
     @classmethod
     def find(cls, opener: Opener, profile: Path | None, *, replayed: bool, accept: str = "verified") -> Sides:
@@ -130,7 +146,10 @@ class Sides:
             raise DeclinedError(found)
         name = "replay" if replayed else "kernels"
         factory = _replay_factory(opener, found, device.sm, level) if replayed else _gpu_factory(profile, level)
-        return cls(factory=factory, device=device, library=identity, profile=found, name=name, accept=level)
+        return cls(
+            factory=factory, device=device, library=identity, profile=found, name=name, accept=level,
+            simulated=opener.simulated,
+        )  # fmt: skip
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -145,6 +164,22 @@ class Sides:
             # Only where it is not the usual one, so that campaigns begun before still resume.
             **({} if self.accept.value == "verified" else {"accept": self.accept.value}),
         }
+
+    def scopes(self, kinds: Sequence[str]) -> dict[str, Scope]:
+        """What is drawn of each kind, by its name.
+
+        Raises:
+            InvalidInputError: there is no such kind, or the library is simulated and answers plain products only.
+        """
+        from gemmdesc.errors import InvalidInputError
+        from gemmdesc.probe.sampling import Kind, chosen_kinds, scope_named
+
+        names = chosen_kinds(kinds)
+        if not self.simulated:
+            return {name: scope_named(name) for name in names}
+        if names != (Kind.PLAIN.value,):
+            raise InvalidInputError(f"kind must be plain with a simulated library (got {', '.join(kinds)})")
+        return {Kind.PLAIN.value: simulated_scope()}
 
     def folder(self, seed: int, draws: int) -> Path:
         """Where records go unless told otherwise."""

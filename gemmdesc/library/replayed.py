@@ -9,7 +9,7 @@ from gemmdesc.arithmetic.replay import replay
 from gemmdesc.bits import Bits, bits_dtype
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.library.interface import NO_INPUTS, Inputs, Window, require_inputs
-from gemmdesc.operands import Operand
+from gemmdesc.operands import HashOperand, Operand
 from gemmdesc.problem import GemmProblem
 
 
@@ -53,11 +53,20 @@ def _epilogue_inputs(problem: GemmProblem, inputs: Inputs, window: Window) -> Ep
     with np.errstate(over="ignore", under="ignore"):
         scale = np.float32(inputs.a_scale) * np.float32(inputs.b_scale)
         alpha = np.float32(inputs.alpha) * scale
-    c = None if inputs.c is None else inputs.c.bits(problem.d_outer, problem.n, window.rows)[:, window.columns]
-    bias = None
+    c = bias = None
+    if inputs.c is not None:
+        c = _elements(inputs.c, problem.d_outer, problem.n, window)
     if inputs.bias is not None:
-        bias = inputs.bias.bits(1, problem.m)[0][window.rows % problem.m][:, None]
+        of_bias = Window(rows=np.zeros(1, np.int64), columns=window.rows % problem.m)
+        bias = _elements(inputs.bias, 1, problem.m, of_bias)[0][:, None]
     return EpilogueInputs(
         alpha=float(alpha), beta=inputs.beta, output_scale=inputs.d_scale, c=c, c_dtype=problem.c_dtype, bias=bias,
         bias_dtype=problem.bias_dtype,
     )  # fmt: skip
+
+
+def _elements(operand: Operand, outer: int, k: int, window: Window) -> Bits:
+    """Rows and columns of an operand; a hashed one makes no other columns."""
+    if isinstance(operand, HashOperand):
+        return operand.elements(outer, k, window.rows, window.columns)
+    return operand.bits(outer, k, window.rows)[:, window.columns]

@@ -56,6 +56,13 @@ class HashOperand:
             out[down, across] = self._tile(chosen[down, None], kk, k).astype(out.dtype)
         return out
 
+    def elements(self, outer: int, k: int, rows: Rows, columns: Rows) -> Bits:
+        """``bits(outer, k, rows)[:, columns]``, without making the other columns."""
+        down, across = check_shape(outer, k, rows), check_shape(k, outer, columns)
+        out = np.empty((len(down), len(across)), dtype=bits_dtype(self.dtype))
+        out[:] = self._tile(down[:, None], across[None, :], k)
+        return out
+
     def torch_bits(self, outer: int, k: int, device: torch.device | str) -> torch.Tensor:
         """See :meth:`gemmdesc.operands.Operand.torch_bits`; on a CUDA device one kernel, on torch's current stream.
 

@@ -85,7 +85,9 @@ def withdrawn(profile: Profile, found: Crosscheck, campaign: str) -> Profile:
     """``profile`` with the rows that comparisons speak against declining, and saying so; ``campaign`` names it."""
     rows = tuple(_withdraw(r, found.against[r.key], campaign) if r.key in found.against else r for r in profile.rows)
     note = f"{profile.metadata.command}; rows that {campaign} contradicts withdrawn"
-    return replace(profile, rows=rows, metadata=replace(profile.metadata, command=note))
+    old = profile.metadata
+    measured = tuple(replace(m, command=note) if m.command == old.command else m for m in old.measured)
+    return replace(profile, rows=rows, metadata=replace(old, command=note, measured=measured))
 
 
 def _withdraw(row: ProfileRow, count: int, campaign: str) -> ProfileRow:

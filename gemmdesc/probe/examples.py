@@ -24,6 +24,8 @@ _DEEPEST_K = 2**18
 _GRAINED = 4
 #: A k below this hides how long the turns of most main loops are.
 _TELLING_K = 192
+#: Elements of both operands that an example may have to be read; larger ones are only verified.
+READABLE_ELEMENTS = 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,3 +199,27 @@ def _cost(p: GemmProblem) -> tuple[bool, int]:
 def cheapest_first(source: Draws, numbers: Sequence[int]) -> list[int]:
     """Problem numbers in the order in which they are worth comparing."""
     return sorted(numbers, key=lambda n: _cost(source.problem(n)))
+
+
+def readable(example: Example) -> bool:
+    """Whether the example's operands are small enough to be read."""
+    p = example.problem
+    return (p.m + p.n) * p.k <= READABLE_ELEMENTS
+
+
+def reading_order(examples: Sequence[Example]) -> list[int]:
+    """Indices of ``examples``, those worth reading first: many experiments a launch, k of some size, moderate operands.
+
+    Examples with operands beyond ``READABLE_ELEMENTS`` come last.
+    """
+
+    def cost(i: int) -> tuple[bool, int, float]:
+        p, s = examples[i].problem, max(1, examples[i].answer.splitk_num)
+        elements = (p.m + p.n) * p.k
+        width = max(p.m, p.n)
+        odd = p.k % 8 != 0
+        launches = 2500 / width
+        price = launches * (1 + elements / 2**22) - (4 if odd else 0)
+        return not readable(examples[i]), 0 if p.k > 200 * s else 1, price
+
+    return sorted(range(len(examples)), key=cost)

@@ -20,9 +20,11 @@ from gemmdesc.operands import Operand
 from gemmdesc.probe.campaign import Campaign, Findings, Options
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.records import session_from_plain
-from gemmdesc.probe.sampling import Kind, Regime, Scope
+from gemmdesc.probe.sampling import KIND_NAMES, Kind, Regime, Scope
 from gemmdesc.probe.workers import InProcess
 from gemmdesc.problem import AlgoConfig, DeviceId, Failed, GemmProblem, Launch, LibraryId, Refused
+
+_STAMP = "campaign.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +56,30 @@ class RecordedLibrary:
         raise CampaignError(f"library must be at hand to run (got the record of {self.identity.version})")
 
 
+def kind_folder(folder: Path, name: str) -> Path:
+    """Where below a campaign's folder the records of the kind of that name lie; those of plain products in it."""
+    return folder if name == Kind.PLAIN.value else folder / name
+
+
+def campaign_folders(folder: Path) -> list[Path]:
+    """The folders of all kinds' campaigns in ``folder``.
+
+    Raises:
+        CampaignError: there is none.
+    """
+    found = [kept for name in KIND_NAMES if ((kept := kind_folder(folder, name)) / _STAMP).is_file()]
+    if not found:
+        raise CampaignError(f"folder must hold a campaign (got {folder})")
+    return found
+
+
 def recorded_findings(folder: Path) -> tuple[Findings, LibraryId, DeviceId]:
     """What the campaign in ``folder`` knows, and whom its last session asked.
 
     Raises:
         CampaignError: ``folder`` holds no campaign that was started.
     """
-    stamp = folder / "campaign.json"
+    stamp = folder / _STAMP
     if not stamp.is_file():
         raise CampaignError(f"folder must hold a campaign (got {folder})")
     about = json.loads(stamp.read_text())

@@ -12,7 +12,7 @@ from gemmdesc.probe.campaign import Findings
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.comparisons import FEWEST_COMPARED
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
-from gemmdesc.probe.sampling import draw_problem
+from gemmdesc.probe.sampling import draw_problem, name_of
 from gemmdesc.probe.trials import Verified
 from gemmdesc.problem import ANSWER_ATTRIBUTES, DeviceId, GemmProblem, LibraryId
 from gemmdesc.profiles import (
@@ -20,6 +20,7 @@ from gemmdesc.profiles import (
     Evidence,
     Example,
     Level,
+    Measured,
     Metadata,
     Profile,
     ProfileRow,
@@ -45,6 +46,12 @@ def make_profile(
     rows = tuple(_row(findings, row, members[row.key]) for row in findings.rows if members.get(row.key))
     named = [n for n in ANSWER_ATTRIBUTES if any(n in r.key.projection for r in rows)]
     excluded = tuple((n, _values_left_out(findings, members, n)) for n in ANSWER_ATTRIBUTES if n not in named)
+    scan = Scan(
+        queries=findings.tally.queries,
+        distinct_answers=len(findings.tally.counts),
+        unseen_mass=findings.unseen,
+        queries_per_second=findings.scan_rate,
+    )
     return Profile(
         device=device,
         library=library,
@@ -53,12 +60,8 @@ def make_profile(
             date=date,
             answer_key=tuple(named),
             excluded_attributes=excluded,
-            scan=Scan(
-                queries=findings.tally.queries,
-                distinct_answers=len(findings.tally.counts),
-                unseen_mass=findings.unseen,
-                queries_per_second=findings.scan_rate,
-            ),
+            scan=scan,
+            measured=(Measured(kind=name_of(findings.options.scope), command=command, date=date, scan=scan),),
         ),
         rows=rows,
     )

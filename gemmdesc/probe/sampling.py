@@ -7,7 +7,7 @@ Sizes are unrounded integers, log-uniform unless a regime says otherwise, with 2
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
@@ -115,6 +115,53 @@ def scope_of_kind(kind: Kind, dtypes: tuple[DType, ...] = ()) -> Scope:
         InvalidInputError: the kind has no problems with operands of these types.
     """
     return Scope(dtypes=dtypes or _KIND_DTYPES.get(kind, Scope.dtypes), kind=kind)
+
+
+#: What a command may name: a kind with its usual operand types, or with others.
+_NAMED: MappingProxyType[str, tuple[Kind, tuple[DType, ...]]] = MappingProxyType(
+    {
+        Kind.PLAIN.value: (Kind.PLAIN, ()),
+        "float32": (Kind.PLAIN, (DType.FLOAT32,)),
+        **{kind.value: (kind, ()) for kind in Kind if kind not in (Kind.PLAIN, Kind.BATCH)},
+        Kind.BATCH.value: (Kind.BATCH, ()),
+        "batch_float32": (Kind.BATCH, (DType.FLOAT32,)),
+    }
+)
+#: All such names.
+KIND_NAMES: tuple[str, ...] = tuple(_NAMED)
+#: Those of kinds that rules can be found for: what comes out of a walk is gelu's, and no step states that function.
+EXPLAINED_KINDS: tuple[str, ...] = tuple(n for n in KIND_NAMES if not n.startswith("gelu"))
+_ALL = "all"
+
+
+def scope_named(name: str) -> Scope:
+    """The scope of one of ``KIND_NAMES``.
+
+    Raises:
+        InvalidInputError: there is no such name.
+    """
+    if name not in _NAMED:
+        raise InvalidInputError(f"kind must be of {', '.join(KIND_NAMES)} (got {name!r})")
+    kind, dtypes = _NAMED[name]
+    return scope_of_kind(kind, dtypes)
+
+
+def name_of(scope: Scope) -> str:
+    """Which of ``KIND_NAMES`` the scope's problems are of; the kind's own name where operand types were chosen."""
+    named = (n for n, (kind, dtypes) in _NAMED.items() if kind is scope.kind and dtypes == scope.dtypes)
+    return next(named, scope.kind.value)
+
+
+def chosen_kinds(names: Sequence[str]) -> tuple[str, ...]:
+    """Names given on a command line, each once, in their usual order; ``all`` stands for ``EXPLAINED_KINDS``.
+
+    Raises:
+        InvalidInputError: there is no such name.
+    """
+    found = {x for name in names for x in (EXPLAINED_KINDS if name == _ALL else (name,))}
+    for name in sorted(found):
+        scope_named(name)
+    return tuple(n for n in KIND_NAMES if n in found)
 
 
 def draw_problem(scope: Scope, seed: int, index: int, regime: Regime | None = None) -> GemmProblem:

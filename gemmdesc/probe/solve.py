@@ -7,13 +7,11 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-import numpy as np
-
 from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
 from gemmdesc.probe.epilogues import with_epilogues
-from gemmdesc.probe.examples import stretched
+from gemmdesc.probe.examples import readable, reading_order, stretched
 from gemmdesc.probe.experiments import ReferenceFailed
 from gemmdesc.probe.formats import with_formats
 from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
@@ -46,8 +44,6 @@ COMPARED_K = 2**13
 DISPUTED_EXAMPLES = 24
 #: Larger k tell rules apart no better and cost more.
 DISPUTED_K = 2**15
-#: Elements of both operands that an example may have to be read; larger ones are only verified.
-READABLE_ELEMENTS = 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +98,12 @@ class _Solver:
         self._examples = list(task.examples)
         self._domain = [environment(e.problem, e.answer, None) for e in task.examples]
         self._readings: list[Reading] = []
-        self._read: set[int] = set()
+        self._read: dict[int, None] = {}
         self._hints = tuple({str(e): e for r in task.hints for e in r.expressions}.values())
         self._held: Rule | None = None
         self._rules: tuple[Rule, ...] = ()
+        #: Texts of rules of steps that gave other bytes than the library.
+        self._refuted: set[str] = set()
         self._foretold: Counter[int] = Counter()
         self._stretched = False
         self._rivals = 0
@@ -158,6 +156,7 @@ class _Solver:
             self._draws += len(draws)
         kept = [r for r, v in zip(rules, verdicts, strict=True) if v in (Verdict.EQUAL, Verdict.REFERENCE_FAILED)]
         self._rivals += len(rules) - len(kept)
+        self._refuted |= {r.text for r in rules if r not in kept and not is_scalar(r)}
         return kept
 
     def learn(self) -> ClassOutcome:
@@ -171,13 +170,11 @@ class _Solver:
                     return self._outcome(None, str(error))
                 following = self._next_unread()
                 continue
-            rules = self._inferred()
+            rules = self._told_apart(self._inferred())
             if isinstance(rules, Unexplained):
-                more = self._next_unread()
-                final = rules.scalar and not self._task.cuda_cores
-                if final or more is None or len(self._readings) >= (UNEXPLAINED_TREES if rules.scalar else UNEXPLAINED):
+                following = self._next_unread()
+                if following is None or self._gives_up(rules):
                     return self._outcome(None, rules.reason, rules.scalar)
-                following = more
                 continue
             self._held = rules[0] if is_scalar(rules[0]) else None
             self._rules = rules if self._held is not None else ()
@@ -197,6 +194,25 @@ class _Solver:
             return self._outcome(None, reason, scalar=True)
         return self._outcome(None, f"{len(self._readings)} readings leave no rule that gives the bytes")
 
+    def _gives_up(self, found: Unexplained) -> bool:
+        """Whether a class that nothing explains so far is read no further."""
+        if found.scalar and not self._task.cuda_cores:
+            return True
+        return len(self._readings) >= (UNEXPLAINED_TREES if found.scalar else UNEXPLAINED)
+
+    def _told_apart(self, rules: tuple[Rule, ...] | Unexplained) -> tuple[Rule, ...] | Unexplained:
+        """``rules`` less those refuted by bytes, which are asked where a reading left rules that differ right there.
+
+        A walk does not see everything: an accumulator of a single product, say, leaves it no room.
+        """
+        if isinstance(rules, Unexplained) or is_scalar(rules[0]):
+            return rules
+        alive = [r for r in rules if r.text not in self._refuted]
+        for index in reversed(self._read):
+            if len(alive) > 1 and len({_behaviour(r, self._domain[index]) for r in alive}) > 1:
+                alive = self._surviving(alive, index)
+        return tuple(alive) or Unexplained(reason="the readings allow rules, but the bytes differ from all of theirs")
+
     def _most(self) -> int:
         return MOST_READINGS if self._held is None else MOST_TREES
 
@@ -211,7 +227,7 @@ class _Solver:
         self._stretch()
         branches = [self._held.branch(e) for e in self._domain]
         lacking = {b for b in set(branches) if self._foretold[b] < FORETOLD_EACH}
-        left = [i for i, e in enumerate(self._examples) if i not in self._read and _readable(e)]
+        left = [i for i, e in enumerate(self._examples) if i not in self._read and readable(e)]
         due = [i for i in left if branches[i] in lacking]
         enough = not due and self._foretold.total() >= FORETOLD
         return farthest(self._examples, sorted(self._read), due or left, beyond=LIKE_READ if enough else -1.0)
@@ -245,7 +261,7 @@ class _Solver:
         return formed or Unexplained(reason="what is done to operands or sums fits no step", scalar=True)
 
     def _take(self, index: int) -> None:
-        self._read.add(index)
+        self._read[index] = None
         example = self._examples[index]
         reader = LibraryReader(self._library, example.problem, example.answer)
         reading = read_answer(reader, example.problem, example.answer, cuda_cores=self._task.cuda_cores)
@@ -305,28 +321,5 @@ class _Solver:
         return list(dict.fromkeys([largest, *telling]))[:CHECKED_EXAMPLES]
 
 
-def _readable(example: Example) -> bool:
-    p = example.problem
-    return (p.m + p.n) * p.k <= READABLE_ELEMENTS
-
-
 def _behaviour(rule: Rule, values: Mapping[str, int]) -> object:
     return shape(rule, values) if is_scalar(rule) else behaviour(rule, [values])
-
-
-def reading_order(examples: Sequence[Example]) -> list[int]:
-    """Indices of ``examples``, those worth reading first: many experiments a launch, k of some size, moderate operands.
-
-    Examples with operands beyond ``READABLE_ELEMENTS`` come last.
-    """
-
-    def cost(i: int) -> tuple[bool, int, float]:
-        p, s = examples[i].problem, max(1, examples[i].answer.splitk_num)
-        elements = (p.m + p.n) * p.k
-        width = max(p.m, p.n)
-        odd = p.k % 8 != 0
-        launches = 2500 / width
-        price = launches * (1 + elements / 2**22) - (4 if odd else 0)
-        return not _readable(examples[i]), 0 if p.k > 200 * s else 1, price
-
-    return [int(i) for i in np.array(sorted(range(len(examples)), key=cost), dtype=np.int64)]

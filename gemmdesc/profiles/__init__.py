@@ -1,6 +1,7 @@
 """Measured tables: schema, store, lookup, audit and diff.  The format is specified in ``docs/profile_format.md``."""
 
 from gemmdesc.profiles.audit import Finding, FindingKind, audit, profile_text
+from gemmdesc.profiles.brief import family_in_words, operands_in_words
 from gemmdesc.profiles.diff import (
     NUMERIC_KINDS,
     Change,
@@ -24,15 +25,18 @@ from gemmdesc.profiles.lookup import (
     profile_folders,
     user_folder,
 )
+from gemmdesc.profiles.merge import merge_profiles, profile_to_join, publish
 from gemmdesc.profiles.promotion import Compared, promoted
 from gemmdesc.profiles.published import left_out, published_profiles, published_rows
 from gemmdesc.profiles.schema import (
+    PLAIN,
     SCHEMA_VERSION,
     DeclineOutcome,
     Evidence,
     Example,
     Family,
     Level,
+    Measured,
     Metadata,
     Outcome,
     Profile,
@@ -49,6 +53,7 @@ from gemmdesc.profiles.store import profile_digest, profile_path, read_profile, 
 
 __all__ = [
     "NUMERIC_KINDS",
+    "PLAIN",
     "SCHEMA_VERSION",
     "Change",
     "ChangeKind",
@@ -61,6 +66,7 @@ __all__ = [
     "Finding",
     "FindingKind",
     "Level",
+    "Measured",
     "Metadata",
     "Outcome",
     "Profile",
@@ -74,6 +80,7 @@ __all__ = [
     "changes_json",
     "changes_text",
     "diff_profiles",
+    "family_in_words",
     "family_of",
     "find_profile",
     "has_numeric_change",
@@ -82,6 +89,8 @@ __all__ = [
     "left_out",
     "lookup",
     "matching_rows",
+    "merge_profiles",
+    "operands_in_words",
     "packaged_folder",
     "parse_level",
     "probe_command",
@@ -89,8 +98,10 @@ __all__ = [
     "profile_folders",
     "profile_path",
     "profile_text",
+    "profile_to_join",
     "project",
     "promoted",
+    "publish",
     "published_profiles",
     "published_rows",
     "read_profile",

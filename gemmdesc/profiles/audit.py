@@ -10,7 +10,9 @@ from enum import Enum
 from gemmdesc.errors import Declined, DescriptorError
 from gemmdesc.problem import environment
 from gemmdesc.profiles.schema import (
+    PLAIN,
     DeclineOutcome,
+    Measured,
     Profile,
     ProfileRow,
     RuleOutcome,
@@ -73,8 +75,10 @@ def _metadata_findings(profile: Profile) -> Iterator[Finding]:
     for name, text in texts.items():
         if not text:
             yield Finding(kind=FindingKind.METADATA, where=name, message="is empty")
-    if not metadata.scan.queries:
-        yield Finding(kind=FindingKind.METADATA, where="scan", message="no query was made")
+    for measured in metadata.measured:
+        if not measured.scan.queries:
+            where = "scan" if measured.kind == PLAIN else f"scan of {measured.kind}"
+            yield Finding(kind=FindingKind.METADATA, where=where, message="no query was made")
     for name, values in metadata.excluded_attributes:
         if values < 2:
             yield Finding(
@@ -168,11 +172,20 @@ def profile_text(profile: Profile) -> str:
         *(f"excluded: {name} seen at {count} values under one rule" for name, count in metadata.excluded_attributes),
         f"scan: {scan.queries} queries, {scan.distinct_answers} distinct answers, unseen mass {scan.unseen_mass:.3g}, "
         f"{scan.queries_per_second:.3g} queries/s",
+        *(_measured_line(m) for m in metadata.measured if len(metadata.measured) > 1),
         f"rows: {len(profile.rows)}",
     ]
     for row in profile.rows:
         lines += ["", *_row_lines(row)]
     return "\n".join(lines) + "\n"
+
+
+def _measured_line(measured: Measured) -> str:
+    scan = measured.scan
+    return (
+        f"kind {measured.kind}: {scan.queries} queries, {scan.distinct_answers} distinct answers, unseen mass "
+        f"{scan.unseen_mass:.3g}; {measured.date}; {measured.command}"
+    )
 
 
 def _row_lines(row: ProfileRow) -> list[str]:

@@ -100,11 +100,11 @@ def find_profile(
         if not path.is_file():
             continue
         profile = read_profile(path)
-        objection = _objection(profile, device, library)
+        objection = objection_to(profile, device, library)
         if objection is None:
             return profile
         same = replace(library, build_id="", sha256="published")
-        if is_published(profile) and _objection(_as_build(profile, same), device, same) is None:
+        if is_published(profile) and objection_to(_as_build(profile, same), device, same) is None:
             published.append(profile)
             objection = f"any build of {profile.library.version}, from published tables; {HOW_TO_ACCEPT}"
         objections.append(f"{path} is for {objection}")
@@ -140,8 +140,8 @@ def _keys_at_hand(folder: Path) -> list[str]:
     return [f"{p.parent.name}/{p.stem}" for p in sorted(folder.glob("*/cublaslt-*.parquet"))]
 
 
-def _objection(profile: Profile, device: DeviceId, library: LibraryId) -> str | None:
-    """What the profile is for, where it is not for this device and library."""
+def objection_to(profile: Profile, device: DeviceId, library: LibraryId) -> str | None:
+    """What the profile is for, where it is not for this device and library; None where it is."""
     theirs, measured = profile.library, profile.device
     if (measured.sm, measured.sm_count) != (device.sm, device.sm_count):
         return f"another card, {measured.folder}"

@@ -23,6 +23,8 @@ from gemmdesc.rule import Rule
 
 #: Raised whenever a reader of the former version could misread a file.
 SCHEMA_VERSION = 1
+#: The kind of one product without an epilogue, alpha one and beta zero.
+PLAIN = "plain"
 
 
 class Level(Enum):
@@ -248,15 +250,34 @@ class Scan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metadata:
-    """The measurement as a whole.
-
-    ``date``: ISO, the day it ended.  ``answer_key``: attributes of an answer that matter, in the order of
-    ``ANSWER_ATTRIBUTES``.  ``excluded_attributes``: the others, each with how many distinct values were seen under one
-    rule (at least 2 is what lets one be left out).
+class Measured:
+    """One campaign that a profile's rows come from.  ``kind``: the name of what it asked about, such as ``tf32``.
 
     Raises:
-        InvalidInputError: an attribute is unknown, or named in both.
+        InvalidInputError: the kind is empty.
+    """
+
+    kind: str
+    command: str
+    date: str
+    scan: Scan
+
+    def __post_init__(self) -> None:
+        if not self.kind:
+            raise InvalidInputError(f"kind must have a name (got {self.kind!r})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metadata:
+    """The measurement as a whole, or the plain kind's where a profile holds rows of several.
+
+    ``measured``: every campaign that rows come from, one of each kind; a profile of before there were kinds was
+    measured on plain products.  ``date``: ISO, the day it ended.  ``answer_key``: attributes of an answer that matter,
+    in the order of ``ANSWER_ATTRIBUTES``.  ``excluded_attributes``: the others, each with how many distinct values were
+    seen under one rule (at least 2 is what lets one be left out).
+
+    Raises:
+        InvalidInputError: an attribute is unknown, or named in both; a kind was measured twice.
     """
 
     command: str
@@ -264,8 +285,15 @@ class Metadata:
     answer_key: tuple[str, ...]
     excluded_attributes: tuple[tuple[str, int], ...]
     scan: Scan
+    measured: tuple[Measured, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.measured:
+            whole = Measured(kind=PLAIN, command=self.command, date=self.date, scan=self.scan)
+            object.__setattr__(self, "measured", (whole,))
+        kinds = [m.kind for m in self.measured]
+        if len(set(kinds)) != len(kinds):
+            raise InvalidInputError(f"measured must hold one campaign of each kind (got {kinds})")
         named = sorted([*self.answer_key, *(name for name, _ in self.excluded_attributes)])
         if len(set(named)) != len(named) or not set(named) <= set(ANSWER_ATTRIBUTES):
             raise InvalidInputError(

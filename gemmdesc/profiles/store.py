@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gemmdesc.errors import GemmdescError, ProfileError
 from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion
 from gemmdesc.profiles.columns import arrow_schema, from_record, rows_digest, to_record
-from gemmdesc.profiles.schema import SCHEMA_VERSION, Metadata, Profile, Scan
+from gemmdesc.profiles.schema import SCHEMA_VERSION, Measured, Metadata, Profile, Scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,7 +107,6 @@ def _metadata(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]
 
 def _metadata_json(profile: Profile) -> str:
     device, library, metadata = profile.device, profile.library, profile.metadata
-    scan = metadata.scan
     data = {
         "schema_version": SCHEMA_VERSION,
         "card": device.name,
@@ -124,14 +123,26 @@ def _metadata_json(profile: Profile) -> str:
         "digest": profile_digest(profile),
         "answer_key": list(metadata.answer_key),
         "excluded_attributes": dict(metadata.excluded_attributes),
-        "scan": {
-            "queries": scan.queries,
-            "distinct_answers": scan.distinct_answers,
-            "unseen_mass": scan.unseen_mass,
-            "queries_per_second": scan.queries_per_second,
-        },
+        "scan": _scan_data(metadata.scan),
+        "kinds": [
+            {"kind": m.kind, "command": m.command, "date": m.date, "scan": _scan_data(m.scan)}
+            for m in metadata.measured
+        ],
     }
     return json.dumps(data, indent=1)
+
+
+def _scan_data(scan: Scan) -> dict[str, Any]:
+    return {
+        "queries": scan.queries,
+        "distinct_answers": scan.distinct_answers,
+        "unseen_mass": scan.unseen_mass,
+        "queries_per_second": scan.queries_per_second,
+    }
+
+
+def _measured(data: dict[str, Any]) -> Measured:
+    return Measured(kind=data["kind"], command=data["command"], date=data["date"], scan=Scan(**data["scan"]))
 
 
 def _profile(data: dict[str, Any], rows: tuple[Any, ...]) -> Profile:
@@ -150,5 +161,6 @@ def _profile(data: dict[str, Any], rows: tuple[Any, ...]) -> Profile:
         answer_key=tuple(data["answer_key"]),
         excluded_attributes=tuple(data["excluded_attributes"].items()),
         scan=Scan(**data["scan"]),
+        measured=tuple(_measured(m) for m in data.get("kinds", ())),
     )
     return Profile(device=device, library=library, metadata=metadata, rows=rows)

@@ -11,7 +11,7 @@ from gemmdesc.golden import GoldenRecord, golden_operands
 from gemmdesc.library.interface import Library, Window
 from gemmdesc.operands import Family
 from gemmdesc.probe.sampling import Scope, draw_problem
-from gemmdesc.problem import AlgoConfig, Failed, GemmProblem
+from gemmdesc.problem import AlgoConfig, Epilogue, Failed, GemmProblem, ScalarClass
 from gemmdesc.profiles import Level, ProfileIndex, ProfileRow, RowKey, RuleOutcome, matching_rows
 from gemmdesc.verification.campaign import Report
 
@@ -74,7 +74,10 @@ def natural_examples(
 
 
 def _recordable(row: ProfileRow) -> bool:
-    return isinstance(row.outcome, RuleOutcome) and row.evidence.level is Level.VERIFIED
+    """Whether the row is verified, and golden records can state its products: one of two operands and nothing else."""
+    family = row.key.family
+    stated = family.epilogue is Epilogue.DEFAULT and family.c_class is ScalarClass.ZERO and not family.batched
+    return stated and isinstance(row.outcome, RuleOutcome) and row.evidence.level is Level.VERIFIED
 
 
 def _keep(found: list[Natural], new: Natural, options: Options) -> None:

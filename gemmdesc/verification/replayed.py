@@ -39,6 +39,16 @@ class ReplayBench(Bench):
         super().__init__(library)
         self._index, self._settings, self._accept = index, settings, accept
 
+    @property
+    def index(self) -> ProfileIndex:
+        """The profile that rules come from."""
+        return self._index
+
+    @property
+    def accept(self) -> Level:
+        """The weakest evidence that a rule may have."""
+        return self._accept
+
     def prepare(self, case: Case) -> Prepared | Unprepared:
         """See :class:`~gemmdesc.verification.bench.Bench`."""
         problem = case_problem(case, self._settings)

@@ -1,0 +1,80 @@
+"""``gemmdesc verify --kind``: the CPU replay against the library, by kinds of problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gemmdesc.cli.output import DIFFERENT, EQUAL, Progress, print_json, print_table, wants_json
+
+if TYPE_CHECKING:
+    from gemmdesc.cli.verifying import Sides
+    from gemmdesc.verification.kinds import KindOptions
+
+_TOP = 40
+
+
+def require_kind_options(replay: bool, others: Mapping[str, int | None]) -> None:
+    """Raise InvalidInputError where options were given that do not go with ``--kind``, or ``--replay`` was not."""
+    from gemmdesc.errors import InvalidInputError
+
+    if not replay:
+        raise InvalidInputError("kind must come with --replay: our kernels are verified on plain products (got none)")
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise InvalidInputError(f"{given[0]} must not be given with --kind (got {others[given[0]]})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindChoice:
+    """What to verify, as given on the command line."""
+
+    kinds: tuple[str, ...]
+    options: KindOptions
+
+
+def verify_kinds(
+    context: typer.Context, sides: Sides, choice: KindChoice, folder: Path | None, workers: int, json: bool
+) -> int:
+    """Verify kinds, resumed or new, and print the counts; exit code 1 where any byte differs.
+
+    Raises:
+        InvalidInputError: there is no such kind, or the library is simulated and answers plain products only.
+    """
+    from gemmdesc.probe.workers import ProcessPool
+    from gemmdesc.verification.kind_records import kinds_summary
+    from gemmdesc.verification.kinds import run_kinds
+
+    options = choice.options
+    usual = sides.folder(options.seed, options.draws)
+    kept = folder or usual.with_name(f"{usual.name}-kinds")
+    with Progress() as progress, ProcessPool(sides.factory, workers) as pool:
+        where = f"cuBLASLt {sides.library.version} on {sides.device.name or sides.device.folder}"
+        progress.say(f"{where}; records in {kept}")
+        found = run_kinds(pool, sides.scopes(choice.kinds), options, kept, sides.identity, progress.report)
+    data = kinds_summary(found)
+    if wants_json(context, json):
+        print_json({"options": vars(options), "library": str(sides.library.version), **data})
+    else:
+        print_kinds(data)
+    return DIFFERENT if data["mismatches"] else EQUAL
+
+
+def print_kinds(data: dict[str, Any]) -> None:
+    """Tables on stdout."""
+    counts: dict[str, dict[str, int]] = data["by_kind"]
+    names = list(next(iter(counts.values())))
+    columns = ("kind", *(n.replace("_", " ") for n in names), "seconds")
+    rows = [(kind, *row.values(), data["seconds"][kind]) for kind, row in counts.items()]
+    print_table("cublasLtMatmul against the replay of its rule, by kind", columns, rows)
+    if data["by_types"]:
+        types = data["by_types"]
+        print_table("by operand and output types", tuple(types[0]), [tuple(row.values()) for row in types])
+    for title in ("reasons", "mismatches"):
+        if data[title]:
+            listed = [" | ".join(f"{k}={v}" for k, v in row.items()) for row in data[title][:_TOP]]
+            print_table(title, ("",), [(text,) for text in listed])

@@ -1,0 +1,230 @@
+"""Verifying kinds of problems by the CPU replay: every shape's answer, its rule and windows of ``cublasLtMatmul``'s D.
+
+What our kernels do is verified by their own bytes (``campaign``); this asks no more than whether the profile is right.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gemmdesc.bits import first_mismatch
+from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.errors import CampaignError, Declined, GemmdescError, InvalidInputError
+from gemmdesc.library.interface import Inputs, Library, Window
+from gemmdesc.library.replayed import replay_problem
+from gemmdesc.operands import Family, HashOperand, MaskedOperand, Operand
+from gemmdesc.plain import to_plain
+from gemmdesc.probe.compare import Draw as Beside
+from gemmdesc.probe.compare import choose_window, draw_inputs
+from gemmdesc.probe.journal import Journal
+from gemmdesc.probe.sampling import Scope, draw_problem
+from gemmdesc.probe.workers import Workers
+from gemmdesc.problem import AlgoConfig, ComputeType, Failed, GemmProblem, Refused
+from gemmdesc.verification.campaign import Report
+from gemmdesc.verification.draws import Draw, draws_of
+from gemmdesc.verification.kind_records import KindRecord, kind_record_from_plain, kind_record_to_plain
+from gemmdesc.verification.records import Outcome, count
+from gemmdesc.verification.replayed import ReplayBench, describe
+
+#: Shapes come from other seeds than those of campaigns of the probe.
+_SEED_OFFSET = 2_000_003
+#: Rows and columns of D that are replayed, and products in a window beyond which it shrinks.
+_SIDE, _LEAST_SIDE, _WINDOW_PRODUCTS = 16, 4, 1 << 20
+#: Runs beyond the first that tell a library whose bytes vary from one that differs.
+_AGAIN = 4
+#: The bits of a float32 pattern down to the one below tfloat32's last: half of what they leave are ties.
+_TIES = 0xFFFFF000
+_SHAPES = "shapes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindItem:
+    """Shape ``index`` of the kind ``name``; not begun after ``until`` (of ``time.time``), where that is given."""
+
+    name: str
+    scope: Scope
+    seed: int
+    index: int
+    draws: int
+    until: float | None = None
+
+    @property
+    def key(self) -> str:
+        """The shape's name in records."""
+        return f"{self.name}/{self.seed}/{self.index}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Compared:
+    outcome: Outcome
+    failure: str = ""
+    located: dict[str, Any] | None = None
+
+
+def verify_kind(library: Library, item: KindItem) -> KindRecord | None:
+    """Ask and compare one shape; None where its time is over.
+
+    Raises:
+        InvalidInputError: ``library`` is no :class:`~gemmdesc.verification.replayed.ReplayBench`.
+    """
+    if not isinstance(library, ReplayBench):
+        raise InvalidInputError(f"library must be a ReplayBench (got {type(library).__name__})")
+    if item.until is not None and time.time() > item.until:
+        return None
+    begin = time.perf_counter()
+    p = draw_problem(item.scope, _SEED_OFFSET + item.seed, item.index)
+    found: dict[str, Any] = {"key": item.key, "kind": item.name, "problem": to_plain(p), "counts": {}}
+    found["types"] = f"{p.a_dtype.value} x {p.b_dtype.value} -> {p.d_dtype.value}"
+    answer = library.answer(p)
+    if isinstance(answer, Refused):
+        return KindRecord(**found, refused=answer.status, seconds=time.perf_counter() - begin)
+    found["answer"] = to_plain(answer)
+    desc = describe(library.index, p, answer, library.accept)
+    if isinstance(desc, Declined):
+        return KindRecord(**found, declined=desc, seconds=time.perf_counter() - begin)
+    compared = _compare(library, item, p, answer, desc)
+    worst = max(compared, key=lambda c: list(Outcome).index(c.outcome))
+    found["counts"] = count([c.outcome for c in compared])
+    fatal = any("CUDA error" in c.failure for c in compared)
+    seconds = time.perf_counter() - begin
+    return KindRecord(**found, failure=worst.failure, located=worst.located, seconds=seconds, fatal=fatal)
+
+
+def _compare(
+    library: Library, item: KindItem, problem: GemmProblem, answer: AlgoConfig, desc: GEMMDesc
+) -> list[_Compared]:
+    """All draws: the library's products are waited for by another thread while this one replays them."""
+    words = np.random.SeedSequence([item.seed, *item.name.encode(), item.index]).generate_state(1)
+    seed, compared = int(words[0]), []
+    with ThreadPoolExecutor(1) as waiting:
+        asked = []
+        for draw in draws_of(item.draws):
+            made = _Product.of(problem, draw, seed)
+            asked.append((draw, made, waiting.submit(made.run, library, answer)))
+        for draw, made, running in asked:
+            try:
+                ours = replay_problem(desc, problem, made.a, made.b, made.window, inputs=made.inputs)
+            except GemmdescError as error:
+                why = f"our side raised {type(error).__name__}: {error}"
+                compared.append(_Compared(outcome=Outcome.DIFFERENT, failure=why))
+                continue
+            got = running.result()
+            if isinstance(got, Failed):
+                compared.append(_Compared(outcome=Outcome.REFERENCE_FAILED, failure=got.status))
+                continue
+            differs = first_mismatch(got, ours)
+            if differs is None:
+                compared.append(_Compared(outcome=Outcome.EQUAL))
+                continue
+            again = [waiting.submit(made.run, library, answer).result() for _ in range(_AGAIN)]
+            if any(isinstance(x, Failed) or first_mismatch(got, x) is not None for x in again):
+                compared.append(_Compared(outcome=Outcome.NONDETERMINISTIC))
+                continue
+            located = {
+                "draw": draw.number, "family": draw.family.value, "row": int(made.window.rows[differs.index[0]]),
+                "column": int(made.window.columns[differs.index[1]]), "expected_bits": differs.expected_bits,
+                "got_bits": differs.got_bits, "count": differs.count, "size": differs.size,
+            }  # fmt: skip
+            compared.append(_Compared(outcome=Outcome.DIFFERENT, located=located))
+    return compared
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Product:
+    """One draw of one problem."""
+
+    problem: GemmProblem
+    a: Operand
+    b: Operand
+    inputs: Inputs
+    window: Window
+
+    @classmethod
+    def of(cls, problem: GemmProblem, draw: Draw, seed: int) -> _Product:
+        side = _SIDE
+        while side > _LEAST_SIDE and side * side * problem.k > _WINDOW_PRODUCTS:
+            side //= 2
+        beside = Beside(seed=seed, number=draw.number, rival=False)
+        a, b = kind_operands(problem, draw, seed)
+        inputs, window = draw_inputs(problem, beside), choose_window(problem, beside, side)
+        return cls(problem=problem, a=a, b=b, inputs=inputs, window=window)
+
+    def run(self, library: Library, answer: AlgoConfig) -> Any:
+        """The library's bytes in the window, or Failed, also where the adapter cannot state the call."""
+        try:
+            return library.run(self.problem, answer, self.a, self.b, self.window, inputs=self.inputs)
+        except GemmdescError as error:
+            return Failed(status=f"{type(error).__name__}: {error}")
+
+
+def kind_operands(problem: GemmProblem, draw: Draw, seed: int) -> tuple[Operand, Operand]:
+    """op(A) and op(B) of one draw; where they may be rounded to tfloat32, every NORMAL draw is rich in its ties."""
+    a: Operand = HashOperand(dtype=problem.a_dtype, family=draw.family, seed=seed, draw=draw.number, role="a")
+    b: Operand = HashOperand(dtype=problem.b_dtype, family=draw.family, seed=seed, draw=draw.number, role="b")
+    if problem.compute_type is ComputeType.COMPUTE_32F_FAST_TF32 and draw.family is Family.NORMAL:
+        return MaskedOperand(source=a, mask=_TIES), MaskedOperand(source=b, mask=_TIES)
+    return a, b
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindOptions:
+    """``shapes`` of each kind, and ``draws`` of each shape; ``seconds``: none is begun after so long.
+
+    Raises:
+        InvalidInputError: a number is too small.
+    """
+
+    shapes: int = 1000
+    draws: int = 10
+    seed: int = 1
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("shapes", 1), ("draws", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise InvalidInputError(f"{name} must be at least {least} (got {getattr(self, name)})")
+
+
+def run_kinds(
+    workers: Workers, scopes: Mapping[str, Scope], options: KindOptions, folder: Path, identity: dict[str, Any],
+    report: Report,
+) -> dict[str, tuple[KindRecord, ...]]:  # fmt: skip
+    """Verify every shape of every kind that is not in ``folder`` yet; all records there, by kind, in their order.
+
+    ``scopes``: by the kind's name.  Kinds take turns, so that a session cut short has some of each.
+
+    Raises:
+        CampaignError: ``folder`` holds another campaign, or a process lost its device; what was done is on disk.
+    """
+    about = {**identity, "seed": options.seed, "draws": options.draws}
+    journals = {n: Journal(folder / n, {**about, "kind": n, "dtypes": _types(s)}) for n, s in scopes.items()}
+    done = {n: {r.key: r for r in map(kind_record_from_plain, j.read(_SHAPES))} for n, j in journals.items()}
+    until = None if options.seconds is None else time.time() + options.seconds
+    items = [
+        KindItem(name=n, scope=s, seed=options.seed, index=i, draws=options.draws, until=until)
+        for i in range(options.shapes)
+        for n, s in scopes.items()
+    ]
+    left = [i for i in items if i.key not in done[i.name]]
+    for at, (item, record) in enumerate(workers.run(verify_kind, left), 1):
+        report("verify", at, len(left))
+        if record is None:
+            continue
+        journals[item.name].append(_SHAPES, kind_record_to_plain(record))
+        done[item.name][record.key] = record
+        if record.fatal:
+            raise CampaignError(
+                f"device must stay usable; {record.key} is recorded, run again to go on (got {record.failure})"
+            )
+    return {n: tuple(done[n][i.key] for i in items if i.name == n and i.key in done[n]) for n in scopes}
+
+
+def _types(scope: Scope) -> list[str]:
+    return [d.value for d in scope.dtypes]

@@ -1,0 +1,78 @@
+"""Solving one class where walks leave several rules: bytes decide, and what they refuted stays refuted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gemmdesc.descriptor import GEMMDesc, OperandCast, Rounding
+from gemmdesc.dtypes import DType
+from gemmdesc.normal_form import same_bits
+from gemmdesc.probe import solve
+from gemmdesc.probe.compare import describe
+from gemmdesc.probe.reading import Reading
+from gemmdesc.probe.scan import Example
+from gemmdesc.probe.solve import MOST_READINGS, ClassTask, solve_class
+from gemmdesc.problem import ComputeType, Transpose, dense_problem
+from gemmdesc.rule import Rule
+from tests.probe_samples import FP32, HOPPER, Order, library_of, sample_answer
+
+CAST = OperandCast(dtype=DType.TFLOAT32, rounding=Rounding.TOWARD_ZERO)
+
+
+def tf32_rule() -> Rule:
+    rule = Order(instruction_k=8, step=HOPPER).rule(FP32)
+    return replace(rule, structure=replace(rule.structure, a_cast=CAST, b_cast=CAST))
+
+
+def leaving_one_product(ks: tuple[int, ...]) -> tuple[Example, ...]:
+    """All layouts of problems whose last step is of a single product, which no walk has room to see."""
+    made = []
+    for k in ks:
+        for transa in Transpose:
+            for transb in Transpose:
+                problem = dense_problem(14, 10, k, FP32, transa=transa, transb=transb)
+                problem = replace(problem, compute_type=ComputeType.COMPUTE_32F_FAST_TF32)
+                made.append(Example(problem=problem, answer=sample_answer()))
+    return tuple(made)
+
+
+def test_bytes_decide_between_rules_that_a_reading_leaves() -> None:
+    library, examples = library_of(tf32_rule()), leaving_one_product((193, 257, 321))
+    task = ClassTask(label="tf32", examples=examples, known=(), hints=(), seed=3, zero_exponent=-133)
+    found = solve_class(library, task)
+    assert found.rule is not None, found.reason
+    assert len(found.readings) < MOST_READINGS
+    assert found.rivals > 0
+    for example in examples:
+        ours, hidden = describe(found.rule, example), describe(tf32_rule(), example)
+        assert isinstance(ours, GEMMDesc)
+        assert isinstance(hidden, GEMMDesc)
+        assert same_bits(ours, hidden, example.problem.k)
+
+
+def test_a_refuted_rule_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The candidates of a class whose rule is no candidate are asked once each, and then there is none."""
+    library, examples = library_of(tf32_rule()), leaving_one_product((193, 257, 321))
+    others = tuple(
+        replace(rule, structure=replace(rule.structure, a_cast=CAST, b_cast=CAST))
+        for rule in (Order(instruction_k=8, loop_step=step, step=HOPPER).rule(FP32) for step in (16, 24, 40))
+    )
+    asked: list[str] = []
+    compare = solve.compare_rules
+
+    def counted(library: object, example: Example, rules: list[Rule], draws: object) -> object:
+        asked.extend(r.text for r in rules)
+        return compare(library, example, rules, draws)  # type: ignore[arg-type]
+
+    def inferred(readings: list[Reading], *arguments: object) -> tuple[Rule, ...]:
+        return others
+
+    monkeypatch.setattr(solve, "compare_rules", counted)
+    monkeypatch.setattr(solve, "infer_rules", inferred)
+    task = ClassTask(label="tf32", examples=examples, known=others[:1], hints=(), seed=3, cuda_cores=False)
+    found = solve_class(library, task)
+    assert found.rule is None
+    assert "bytes differ" in found.reason
+    assert sorted(asked) == sorted(r.text for r in others)
