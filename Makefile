@@ -5,20 +5,25 @@
 #   USE_SYSTEM=1          no .venv and no installation: use PYTHON with the packages it has (a GPU machine whose torch and
 #                         Triton must stay as they are)
 #   PYTEST_ARGS="-k rule" what to hand to pytest
+#   TEST_PROCESSES=2      processes that `make test` shares the tests among (with USE_SYSTEM=1 there is one)
 #
 # `make test` needs no GPU; `make test-gpu` runs what needs one.
 
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+TEST_PROCESSES ?= 2
 
 ifeq ($(USE_SYSTEM),1)
 PY := $(PYTHON)
 READY := system
+SHARED :=
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 else
 PY := $(VENV)/bin/python
 READY := $(VENV)/.installed
+# A file's tests stay together: they share what it takes long to make.
+SHARED := -n $(TEST_PROCESSES) --dist loadfile
 endif
 
 NEEDED := torch triton numpy numba pandas pyarrow typer rich platformdirs cuda.bindings pytest hypothesis
@@ -29,7 +34,7 @@ demo: $(READY)
 	$(PY) -m gemmdesc demo
 
 test: lint
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest $(SHARED) $(PYTEST_ARGS)
 
 test-gpu: $(READY)
 	$(PY) -m pytest -m gpu $(PYTEST_ARGS)

@@ -69,7 +69,8 @@ def multiply_pairs(
         values, exponents = decode(patterns, dtype)
         sides += [values.astype(np.float64), exponents.astype(np.int64)]
     start = to_float32(before.astype(bits_dtype(model.accumulator_dtype)), model.accumulator_dtype)
-    total = start.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN may start the sum
+        total = start.astype(np.float64)
     layout = model.accumulator_dtype.format
     _steps(
         *sides,
