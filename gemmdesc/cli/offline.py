@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gemmdesc.expressions import Expr
+    from gemmdesc.probe.rulebook import RuleBook
     from gemmdesc.probe.solve import ClassOutcome
+    from gemmdesc.rule import Rule
 
-_CLASSES = "classes.jsonl"
+_CLASSES, _SURVEY = "classes.jsonl", "survey.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,34 +45,46 @@ def infer_again(folder: Path, report: Callable[[str, int, int | None], None]) ->
 
 
 def _classes_again(path: Path, report: Callable[[str, int, int | None], None]) -> list[Again]:
+    from gemmdesc.probe.reading import reading_from_plain
     from gemmdesc.probe.records import outcome_from_plain
+    from gemmdesc.probe.rulebook import RuleBook
 
-    outcomes = {}
+    book = RuleBook()
+    survey = path.with_name(_SURVEY)
+    for line in survey.read_text().splitlines() if survey.is_file() else ():
+        book.observe((reading_from_plain(json.loads(line)),))
     for line in path.read_text().splitlines():
-        key, outcome = outcome_from_plain(json.loads(line))
-        outcomes[key] = outcome
-    own = [o for o in outcomes.values() if o.readings and o.rule is not None]
+        book.recall(*outcome_from_plain(json.loads(line)))
+    own = [o for o in book.outcomes.values() if o.readings and o.rule is not None]
     hints = tuple({e: None for o in own if o.rule is not None for e in o.rule.expressions})
     found = []
     for number, outcome in enumerate(own, 1):
-        found.append(_again(outcome, hints))
+        found.append(_again(outcome, hints, book))
         report("infer", number, len(own))
     return found
 
 
-def _again(outcome: ClassOutcome, hints: tuple[Expr, ...]) -> Again:
+def _again(outcome: ClassOutcome, hints: tuple[Expr, ...], book: RuleBook) -> Again:
     from gemmdesc.probe.infer import Unexplained, infer_rules
+    from gemmdesc.probe.predicted import is_scalar, scalar_reading
+    from gemmdesc.probe.scalar_infer import infer_scalar_rules
     from gemmdesc.problem import environment
     from gemmdesc.verification.hidden import same_rule
 
     readings, recorded = outcome.readings, outcome.rule
+    assert recorded is not None
     domain = [environment(r.problem, r.answer, None) for r in readings]
-    known = [r.arithmetic.zero_exponent for r in readings if r.arithmetic.zero_exponent is not None]
-    rules = infer_rules(readings, domain, hints, zero_exponent=known[0] if known else None)
-    if isinstance(rules, Unexplained) or recorded is None:
-        why = rules.reason if isinstance(rules, Unexplained) else ""
-        return Again(label=outcome.label, readings=len(readings), survivors=0, same=False, reason=why)
-    same = any(all(same_rule(recorded, rule, r.problem, r.answer) for r in readings) for rule in rules)
+    rules: tuple[Rule, ...] | Unexplained
+    if is_scalar(recorded):
+        trees = [tree for r in readings if (tree := scalar_reading(r)) is not None]
+        rules = infer_scalar_rules(trees, domain, hints)
+    else:
+        preferred = book.pool.expressions(readings[0].answer.algo_id)
+        rules = infer_rules(readings, domain, hints, preferred, book.zero_exponent())
+    if isinstance(rules, Unexplained):
+        return Again(label=outcome.label, readings=len(readings), survivors=0, same=False, reason=rules.reason)
+    wide = book.calibrated(recorded)
+    same = any(all(same_rule(wide, rule, r.problem, r.answer) for r in readings) for rule in rules)
     return Again(label=outcome.label, readings=len(readings), survivors=len(rules), same=same, reason="")
 
 
