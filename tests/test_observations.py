@@ -47,7 +47,7 @@ def test_every_calibrated_step_is_the_one_known_of_hopper(readings: list[Reading
     assert set(zero) == {-133}
 
 
-@pytest.mark.parametrize("algo_id", [23, 24])
+@pytest.mark.parametrize("algo_id", [21, 23, 24])
 def test_one_expression_explains_the_slices_of_a_whole_family(readings: list[Reading], algo_id: int) -> None:
     family = _family(readings, algo_id=algo_id)
     pool = SpanPool()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gemmdesc.cli.offline import infer_again
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.normal_form import same_bits
@@ -72,6 +73,10 @@ def test_the_second_stage_finds_what_the_first_left_out(tmp_path: Path) -> None:
         assert isinstance(one, GEMMDesc)
         assert isinstance(other, GEMMDesc)
         assert same_bits(one, other, problem.k), found.rule.text
+
+    offline = infer_again(tmp_path, lambda *_: None)
+    assert len(offline) >= 2
+    assert all(a.same for a in offline), offline
 
     third, again = run(tmp_path, cuda_cores=True)
     assert again == rows
