@@ -250,7 +250,6 @@ def test_diff_writes_a_page(listed: Path) -> None:
 
 
 def test_diff_draws_a_map_where_there_is_a_grid(listed: Path) -> None:
-    pytest.importorskip("matplotlib")
     paths = []
     for patch, change in ((5, lambda at, o: rule() if at == 3 else o), (6, lambda at, o: o)):
         library, _ = release(patch, change)

@@ -174,7 +174,6 @@ def test_a_page_has_sources_counts_and_tables(tmp_path: Path) -> None:
 
 
 def test_a_map_is_a_small_png(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     diffs = diff_shapes(GRID, reader(5, shapes=GRID), reader(6, shapes=GRID, heuristic=half))
     assert {d.name for d in diffs} >= {"same", "order_changed"} or {d.name for d in diffs} >= {"same", "split_changed"}
     assert plot_regions(diffs, tmp_path / "deep" / "map.png", "t") == (40, 300)
