@@ -81,6 +81,10 @@ class Cut:
 
     ``fold``: layouts, outermost first, that deal the parts themselves to groups, as cuts deal k; the parts of an
     innermost group are folded as one ascending chain, and so are the groups of each layout.  Empty: one chain.
+
+    ``opening``: epilogue steps that the first part's sum meets before the fold goes on, as in kernels that take C or a
+    bias in with their first slice; the result is rounded to ``merge_dtype``.  Of a descriptor's cuts only the outermost
+    may have any.
     """
 
     layout: Layout
@@ -89,9 +93,13 @@ class Cut:
     start: Start
     open_end: bool = field(default=False, metadata=OPTIONAL)
     fold: tuple[Layout, ...] = field(default=(), metadata=OPTIONAL)
+    opening: tuple[EpilogueStep, ...] = field(default=(), metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         _instance("cut.open_end", self.open_end, bool)
+        _instance("cut.opening", self.opening, tuple)
+        for i, step in enumerate(self.opening):
+            _instance(f"cut.opening.{i}", step, *get_args(EpilogueStep))
         _instance("cut.layout", self.layout, Contiguous, Strided)
         _instance("cut.fold", self.fold, tuple)
         for i, layout in enumerate(self.fold):
@@ -224,7 +232,12 @@ class AddBias:
 
 @dataclass(frozen=True, kw_only=True)
 class Relu:
-    """max(x, +0.0)."""
+    """max(x, +0.0); of a NaN that NaN, or +0.0 where not ``keeps_nan`` (PTX's ``max.NaN`` and ``max``)."""
+
+    keeps_nan: bool = field(default=True, metadata=OPTIONAL)
+
+    def __post_init__(self) -> None:
+        _instance("relu.keeps_nan", self.keeps_nan, bool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,6 +289,9 @@ class GEMMDesc:
             _instance(name, getattr(self, name), tuple)
             for i, item in enumerate(getattr(self, name)):
                 _instance(f"{name}.{i}", item, *kinds)
+        for i, cut in enumerate(self.cuts[1:], 1):
+            if cut.opening:
+                raise DescriptorError(f"cuts.{i}.opening must be empty but in the outermost cut (got {cut.opening})")
         for name, dtype in (("a", self.a_dtype), ("b", self.b_dtype)):
             cast = getattr(self, f"{name}_cast")
             if cast is not None and dtype is not DType.FLOAT32:

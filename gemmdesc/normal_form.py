@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gemmdesc.descriptor import CastTo, FusedDot, GEMMDesc, ScalarStep, Start
+from gemmdesc.descriptor import CastTo, EpilogueStep, FusedDot, GEMMDesc, ScalarStep, Start
 from gemmdesc.dtypes import DType, represents
 from gemmdesc.schedule import ROUNDINGS, Index, Op, Schedule, make_schedule
 from gemmdesc.text import to_text
@@ -48,12 +48,7 @@ def normal_form(desc: GEMMDesc, k: int) -> NormalForm:
     root = _fold(desc, schedule)
     parts = [b"gemm", desc.a_dtype.value.encode(), desc.b_dtype.value.encode()]
     parts += [to_text(cast).encode() for cast in (desc.a_cast, desc.b_cast) if cast is not None]
-    for step in desc.epilogue:
-        if isinstance(step, CastTo):
-            root = _round(root, step.dtype)
-        else:
-            root = _Node(_hash(to_text(step).encode(), root.digest), DType.FLOAT32, True)
-    root = _round(root, desc.output_dtype)
+    root = _round(_stepped(root, desc.epilogue), desc.output_dtype)
     digest = _hash(*parts, desc.output_dtype.value.encode(), root.digest)
     return NormalForm(
         digest=digest.hex(), leaves=len(schedule.leaf_offsets) - 1, steps=len(schedule.step_ends)
@@ -77,6 +72,15 @@ def _hash(*parts: bytes) -> bytes:
 _EMPTY_DIGEST, _NOTHING_DIGEST = _hash(b"empty"), _hash(b"nothing")
 
 
+def _stepped(node: _Node, steps: tuple[EpilogueStep, ...]) -> _Node:
+    for step in steps:
+        if isinstance(step, CastTo):
+            node = _round(node, step.dtype)
+        else:
+            node = _Node(_hash(to_text(step).encode(), node.digest), DType.FLOAT32, True)
+    return node
+
+
 def _fold(desc: GEMMDesc, schedule: Schedule) -> _Node:
     leaves = _Leaves(desc, schedule)
     stack: list[_Node] = []
@@ -91,6 +95,8 @@ def _fold(desc: GEMMDesc, schedule: Schedule) -> _Node:
                 stack.append(_add(stack.pop(), right))
             case Op.ADD_TO_ZERO:
                 stack.append(_positive_zero(stack.pop()))
+            case Op.OPEN:
+                stack.append(_stepped(stack.pop(), desc.cuts[0].opening))
     (root,) = stack
     return root
 

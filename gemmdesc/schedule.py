@@ -32,12 +32,16 @@ Index = npt.NDArray[np.int64]
 
 
 class Op(IntEnum):
-    """Instructions of the stack program; ``LEAF``'s argument is a leaf, ``ROUND``'s an index into ``ROUNDINGS``."""
+    """Instructions of the stack program; ``LEAF``'s argument is a leaf, ``ROUND``'s an index into ``ROUNDINGS``.
+
+    ``OPEN`` stands where the outermost cut's ``opening`` is done; the stack then holds the first part's sum alone.
+    """
 
     LEAF = 0
     ROUND = 1
     ADD = 2
     ADD_TO_ZERO = 3
+    OPEN = 4
 
 
 #: Storage types that ``Op.ROUND`` may name.
@@ -116,6 +120,7 @@ class _Builder:
         self._order: list[Index] = []
         self._ends: list[Index] = []
         self._program: list[tuple[int, int]] = []
+        self._opened = False
 
     def node(self, ks: Index, cuts: tuple[Cut, ...]) -> None:
         if not cuts:
@@ -152,6 +157,9 @@ class _Builder:
             self._program.append((Op.ADD, 0))
         elif cut.start is Start.ZERO:
             self._program.append((Op.ADD_TO_ZERO, 0))
+        if cut.opening and not self._opened:
+            self._program.append((Op.OPEN, 0))
+            self._opened = True
         if rounded:
             self._round(cut.merge_dtype)
 

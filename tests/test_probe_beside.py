@@ -22,7 +22,8 @@ from gemmdesc.dtypes import DType
 from gemmdesc.library.interface import Inputs
 from gemmdesc.operands import Family, HashOperand
 from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
-from gemmdesc.probe.epilogues import has_epilogue, plan_beside, sequences, with_epilogues
+from gemmdesc.probe.courses import has_epilogue, sequences
+from gemmdesc.probe.epilogues import plan_beside, with_epilogues
 from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
@@ -60,7 +61,8 @@ def readings_of(rule: Rule, change: Mapping[str, object], dtype: DType, output: 
 
 def inferred(rule: Rule, change: Mapping[str, object], dtype: DType, output: DType | None = None) -> Rule | Unexplained:
     readings = readings_of(rule, change, dtype, output)
-    assert reading_from_plain(reading_to_plain(readings[0])) == readings[0]
+    # As text, which tells a NaN from nothing but itself.
+    assert repr(reading_from_plain(reading_to_plain(readings[0]))) == repr(readings[0])
     own = [environment(r.problem, r.answer, None) for r in readings]
     found = infer_rules(readings, own, zero_exponent=-133)
     if isinstance(found, Unexplained):
@@ -81,6 +83,8 @@ TIMES_C: dict[str, object] = {"beta": ScalarClass.OTHER}
     (BIAS, (AddBias(),)),
     (BIAS, (CastTo(dtype=FP16), AddBias())),
     ({"epilogue": Epilogue.RELU}, (Relu(),)),
+    ({"epilogue": Epilogue.RELU}, (Relu(keeps_nan=False),)),
+    (RELU_BIAS, (AddBias(), Relu(keeps_nan=False))),
     (RELU_BIAS, (AddBias(), Relu())),
     (RELU_BIAS, (CastTo(dtype=FP16), AddBias(), Relu())),
     (PLUS_C, (AddC(fused=False),)),
@@ -120,6 +124,41 @@ def test_the_end_of_a_fold_in_place(dtype: DType, opened: bool, steps: Steps) ->
     verdicts = compare_rules(library_of(truth), e, [found, other], plain_draws(3, 6), side=64)
     seen = len(of_type) == 1
     assert verdicts == (Verdict.EQUAL, Verdict.DIFFERENT if seen else Verdict.EQUAL)
+
+
+@pytest.mark.parametrize("output", [FP16, BF16, FP32])
+@pytest.mark.parametrize(("change", "opening", "steps"), [
+    (BIAS, (AddBias(),), ()),
+    (PLUS_C, (AddC(fused=False),), ()),
+    (TIMES_C, (AddC(fused=True),), ()),
+    (RELU_BIAS, (AddBias(),), (Relu(keeps_nan=False),)),
+])  # fmt: skip
+def test_what_a_fold_in_place_opens_with(
+    output: DType, change: Mapping[str, object], opening: Steps, steps: Steps
+) -> None:
+    """The first slice takes C or the bias in: as on an H200, where algo_id 24 stores running sums in D itself."""
+    dtype = FP16 if output is FP32 else output
+    truth = hidden(replace(SPLIT, merge=output), dtype, steps, output)
+    cut = truth.structure.cuts[0]
+    truth = replace(truth, structure=replace(truth.structure, cuts=(replace(cut, opening=opening),)))
+    found = inferred(truth, change, dtype, output)
+    assert isinstance(found, Rule), found
+    assert [type(s) for s in found.structure.cuts[0].opening] == [type(s) for s in opening]
+    closed = replace(truth, structure=replace(truth.structure, cuts=(cut,), epilogue=(*opening, *steps)))
+    e = Example(problem=replace(sample_problem(1019, dtype, output), **change), answer=sample_answer(splitk_num=3))
+    verdicts = compare_rules(library_of(truth), e, [found, closed], plain_draws(3, 6), side=64)
+    assert verdicts == (Verdict.EQUAL, Verdict.DIFFERENT)
+
+
+def test_a_nan_shows_what_relu_makes_of_it() -> None:
+    relu: dict[str, object] = {"epilogue": Epilogue.RELU}
+    for kept in (True, False):
+        truth, other = (hidden(SPLIT, FP16, (Relu(keeps_nan=k),)) for k in (kept, not kept))
+        (reading, *_) = readings_of(truth, relu, FP16)
+        assert sum(np.isnan(b.output) for b in reading.beside) == kept
+        e = Example(problem=reading.problem, answer=reading.answer)
+        verdicts = compare_rules(library_of(truth), e, [truth, other], plain_draws(3, 6), side=64)
+        assert verdicts == (Verdict.EQUAL, Verdict.DIFFERENT)
 
 
 def test_a_sequence_out_of_the_space_and_gelu_are_unexplained() -> None:

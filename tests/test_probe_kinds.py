@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gemmdesc.descriptor import ScalarStep
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.plain import answer_from_plain, problem_from_plain
 from gemmdesc.probe.experiments import ReferenceFailed
@@ -16,7 +17,9 @@ from gemmdesc.probe.raw import RawReader, RecordingReader
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import reading_from_plain
+from gemmdesc.probe.recorded import hold_against
 from gemmdesc.probe.sampling import Kind, Regime, Scope, draw_problem, scope_of_kind
+from gemmdesc.rule import parse_rule
 from tests.kind_samples import answer_of, library_of_kinds
 from tests.probe_samples import FP32, Order, library_of, sample_answer, sample_problem
 
@@ -44,10 +47,28 @@ def test_one_reading_gives_a_rule_with_the_library_s_bytes(name: str) -> None:
         reading = reading_from_plain(record["reading"])
         problem, answer = problem_from_plain(record["problem"]), answer_from_plain(record["answer"])
         again = read_answer(RawReader(record["raw"]), problem, answer)
-        assert replace(again, launches=reading.launches, experiments=reading.experiments) == reading
+        assert repr(replace(again, launches=reading.launches, experiments=reading.experiments)) == repr(reading)
         rules = rules_of([again])
         assert not isinstance(rules, Unexplained)
         assert rules[0].text == record["rule"]
+
+
+def test_a_rule_is_held_against_what_was_recorded() -> None:
+    library = library_of_kinds()
+    for name in ("relu_bias", "float8", "batch", "float32"):
+        scope = SCOPES[name]
+        (number,) = worth_reading(scope, 1)
+        record = read_kind(library, ReadItem(scope=scope, seed=20, number=number))
+        problem, answer = problem_from_plain(record["problem"]), answer_from_plain(record["answer"])
+        rule, raw = parse_rule(record["rule"]), RawReader(record["raw"])
+        found = hold_against(rule, problem, answer, raw)
+        assert found.whole
+        assert found.experiments > 100
+        leaf = rule.structure.accumulator
+        changed = {"fused": False} if isinstance(leaf.step, ScalarStep) else {"fraction_bits": 12}
+        leaf = replace(leaf, step=replace(leaf.step, **changed))
+        wrong = replace(rule, structure=replace(rule.structure, accumulator=leaf))
+        assert not hold_against(wrong, problem, answer, raw).whole
 
 
 def test_gelu_is_read_but_not_explained() -> None:

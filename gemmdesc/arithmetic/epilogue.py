@@ -70,8 +70,10 @@ def apply_epilogue(
                     values = _add_c(values, np.float32(inputs.beta), c, fused)
                 case AddBias():
                     values = values + _full("bias", inputs.bias, inputs.bias_dtype, shape, broadcast=True)[at]
-                case Relu():
+                case Relu(keeps_nan=True):
                     values = np.where(values <= 0, np.float32(0.0), values)
+                case Relu():
+                    values = np.where(values > 0, values, np.float32(0.0))
                 case ScaleOutput():
                     values = values * np.float32(inputs.output_scale)
                 case CastTo(dtype=dtype):

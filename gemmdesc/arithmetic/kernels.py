@@ -19,7 +19,7 @@ from gemmdesc.schedule import Op
 #: Columns in a tile, a constant so that the inner loops have a known length.
 LANES = 64
 _TILE_ROWS = 8
-_LEAF, _ROUND, _ADD = int(Op.LEAF), int(Op.ROUND), int(Op.ADD)
+_LEAF, _ROUND, _ADD, _OPEN = int(Op.LEAF), int(Op.ROUND), int(Op.ADD), int(Op.OPEN)
 #: Above every finite exponent and product of exponents, and low enough for powers of two to stay normal.
 _EXPONENT_CAP = 400
 #: Between the lowest product of two non-zero operands and the highest one that involves a zero.
@@ -189,8 +189,11 @@ def _combine(stack, depth, op, target):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _tile(out, start, a, b, first_row, tile, program, targets, is_fused_dot, fused, parameters):  # type: ignore[no-untyped-def]
-    """The stack program for the rows of ``out`` (rows, LANES); ``start`` (as ``out``) opens every leaf."""
+def _tile(out, start, given, a, b, first_row, tile, program, targets, is_fused_dot, fused, parameters):  # type: ignore[no-untyped-def]
+    """The stack program for the rows of ``out`` (rows, LANES); ``start`` (as ``out``) opens every leaf.
+
+    OPEN puts ``given`` (as ``out``) on the stack.
+    """
     rows = out.shape[0]
     stack = np.empty((program.stack_depth, rows, LANES), np.float32)
     depth = 0
@@ -206,6 +209,9 @@ def _tile(out, start, a, b, first_row, tile, program, targets, is_fused_dot, fus
                 for r in range(rows):
                     _scalar_steps(stack[depth, r], a, b, first_row + r, tile, begin, end, fused)
             depth += 1
+        elif op == _OPEN:
+            stack[depth] = given
+            depth += 1
         else:
             _combine(stack, depth, op, targets[argument])
             if op == _ADD:
@@ -219,10 +225,11 @@ def tasks(rows: int, tiles: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def execute(out, start, a, b, program, targets, is_fused_dot, fused, parameters, first_task, last_task):  # type: ignore[no-untyped-def]
+def execute(out, start, given, a, b, program, targets, is_fused_dot, fused, parameters, first_task, last_task):  # type: ignore[no-untyped-def]
     """Run ``program`` for the tasks from ``first_task`` up to ``last_task``, writing float32 values into ``out``.
 
-    ``out``, ``start``: (m, tiles x LANES) float32; every leaf's chain opens with ``start``.  ``a``, ``b``: an
+    ``out``, ``start``, ``given``: (m, tiles x LANES) float32; every leaf's chain opens with ``start``, and a program
+    that goes on from an opening begins with OPEN, which stands for ``given``.  ``a``, ``b``: an
     :class:`Operand` each.  ``targets``: one :class:`Target` per entry of ``gemmdesc.schedule.ROUNDINGS``.  NaN payloads
     are not canonical.
     Tasks touch disjoint outputs and the interpreter lock is released, so threads may share them.
@@ -235,6 +242,7 @@ def execute(out, start, a, b, program, targets, is_fused_dot, fused, parameters,
         _tile(
             out[rows, columns],
             start[rows, columns],
+            given[rows, columns],
             a,
             b,
             first,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +17,19 @@ from gemmdesc.arithmetic.decode import decode_rows, decode_tiles
 from gemmdesc.arithmetic.epilogue import EpilogueInputs, apply_epilogue
 from gemmdesc.arithmetic.kernels import LANES, FusedParameters, Operand, Program, Target, execute, tasks
 from gemmdesc.bits import Bits, bits_dtype, from_float32, to_float32
-from gemmdesc.descriptor import Accumulator, FusedDot, GEMMDesc, OperandCast, ResidueLast, Rounding, ScalarStep
+from gemmdesc.descriptor import (
+    Accumulator,
+    EpilogueStep,
+    FusedDot,
+    GEMMDesc,
+    OperandCast,
+    ResidueLast,
+    Rounding,
+    ScalarStep,
+)
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
-from gemmdesc.schedule import ROUNDINGS, Schedule, make_schedule
+from gemmdesc.schedule import ROUNDINGS, Op, Schedule, make_schedule
 
 Index = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
@@ -40,6 +51,12 @@ class Side:
     bits: Bits
     dtype: DType
     chosen: Index
+
+
+class Finish(Protocol):
+    """Epilogue steps on float32 values of the wanted outputs."""
+
+    def __call__(self, values: Float32Array, steps: tuple[EpilogueStep, ...]) -> Float32Array: ...
 
 
 def replay(
@@ -70,9 +87,21 @@ def replay(
     schedule = make_schedule(desc, k)
     left = _side(a, desc.a_dtype, desc.a_cast, chosen_rows)
     right = _side(b.T, desc.b_dtype, desc.b_cast, chosen_cols)
-    values = _run(desc.accumulator.step, schedule, left, right, None)
-    values = apply_epilogue(values, desc.epilogue, epilogue, shape=(m, n), rows=chosen_rows, cols=chosen_cols)
-    return from_float32(values, desc.output_dtype)
+    finish = partial(apply_epilogue, inputs=epilogue, shape=(m, n), rows=chosen_rows, cols=chosen_cols)
+    values = _summed(desc, schedule, left, right, finish)
+    return from_float32(finish(values, desc.epilogue), desc.output_dtype)
+
+
+def _summed(desc: GEMMDesc, schedule: Schedule, left: Side, right: Side, finish: Finish) -> Float32Array:
+    """The finished sums; ``finish`` does what opens the outermost fold."""
+    step, program = desc.accumulator.step, schedule.program
+    (places,) = np.nonzero(program[:, 0] == Op.OPEN)
+    if not len(places):
+        return _run(step, schedule, left, right)
+    place = int(places[0])
+    first = _run(step, replace(schedule, program=program[:place]), left, right)
+    opened = finish(first, desc.cuts[0].opening)
+    return _run(step, replace(schedule, program=program[place:]), left, right, given=opened)
 
 
 def fused_dot(step: FusedDot, a: Bits, b: Bits, c: Bits, *, a_dtype: DType, b_dtype: DType, instruction_k: int) -> Bits:
@@ -101,7 +130,7 @@ def fused_dot(step: FusedDot, a: Bits, b: Bits, c: Bits, *, a_dtype: DType, b_dt
     start = to_float32(c, step.accumulator_dtype)
     left = Side(bits=a, dtype=a_dtype, chosen=np.arange(m))
     right = Side(bits=b.T, dtype=b_dtype, chosen=np.arange(n))
-    return from_float32(_run(step, make_schedule(desc, k), left, right, start), step.accumulator_dtype)
+    return from_float32(_run(step, make_schedule(desc, k), left, right, start=start), step.accumulator_dtype)
 
 
 def _side(bits: Bits, dtype: DType, cast: OperandCast | None, chosen: Index) -> Side:
@@ -139,20 +168,32 @@ def _indices(name: str, chosen: npt.ArrayLike | None, size: int) -> Index:
 
 
 def _run(
-    step: FusedDot | ScalarStep, schedule: Schedule, left: Side, right: Side, start: Float32Array | None
+    step: FusedDot | ScalarStep,
+    schedule: Schedule,
+    left: Side,
+    right: Side,
+    *,
+    start: Float32Array | None = None,
+    given: Float32Array | None = None,
 ) -> Float32Array:
-    """Float32 sums (m, n) over the schedule's k, for the chosen rows of both sides."""
+    """Float32 sums (m, n) over the schedule's k, for the chosen rows of both sides.
+
+    ``start`` opens every leaf; ``given`` is what the program's OPEN stands for.
+    """
     m, n = len(left.chosen), len(right.chosen)
     if n < m:
         # Lanes run along columns and a step is symmetric in its operands: the longer side becomes the columns.
-        turned = None if start is None else start.T
-        return _run(step, schedule, right, left, turned).T
+        turned = (None if x is None else x.T for x in (start, given))
+        return _run(step, schedule, right, left, start=next(turned), given=next(turned)).T
     if m == 0:
         return np.empty((m, n), dtype=np.float32)
     width = -(-n // LANES) * LANES
     opening = np.full((m, width), step.opening if isinstance(step, ScalarStep) else 0.0, dtype=np.float32)
     if start is not None:
         opening[:, :n] = start
+    opened = opening if given is None else np.zeros((m, width), dtype=np.float32)
+    if given is not None:
+        opened[:, :n] = given
     out = np.empty((m, width), dtype=np.float32)
     program = Program(
         schedule.leaf_offsets, schedule.step_ends, schedule.step_offsets, schedule.program, schedule.stack_depth
@@ -165,7 +206,7 @@ def _run(
     parameters = _parameters(step, schedule)
 
     def work(first: int, last: int) -> None:
-        execute(out, opening, rows, columns, program, targets, fused_dot_step, fused, parameters, first, last)
+        execute(out, opening, opened, rows, columns, program, targets, fused_dot_step, fused, parameters, first, last)
 
     _spread(work, tasks(m, width // LANES), out.size * len(schedule.order))
     return out[:, :n]

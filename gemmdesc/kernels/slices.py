@@ -81,6 +81,8 @@ def misfit(desc: GEMMDesc, meta: KernelMeta) -> Declined | None:
         return declined("operands must be multiplied as they are stored (got a cast to tfloat32)")
     if any(cut.open_end and cut.merge_dtype is not DType.FLOAT32 for cut in desc.cuts):
         return declined("the last running sum must be rounded as the others are (got an open end)")
+    if any(cut.opening for cut in desc.cuts):
+        return declined("nothing may be taken in with the first part (got an opening)")
     if desc.epilogue:
         return declined(f"the epilogue must be empty (got {len(desc.epilogue)} steps)")
     return None

@@ -85,9 +85,11 @@ def _fold(cut: Cut) -> str:
     start = "the first" if cut.start is Start.FIRST else "+0.0"
     groups = "".join(f", then {_group(layout)}" for layout in reversed(cut.fold))
     where = " in their groups" if groups else ""
+    opening = "".join(f"; the first part's sum {_step(step)}" for step in cut.opening)
+    held = f"{cut.merge_dtype.value}{', but for the last one' if cut.open_end else ''}"
     return (
         f"parts are stored as {cut.partial_dtype.value} and added in ascending order{where}, from {start} on, the "
-        f"running sum held as {cut.merge_dtype.value}{', but for the last one' if cut.open_end else ''}{groups}"
+        f"running sum held as {held}{groups}{opening}"
     )
 
 
@@ -107,8 +109,8 @@ def _step(step: EpilogueStep) -> str:
             return f"plus beta times C, {'one rounding' if fused else 'two roundings'} to float32"
         case AddBias():
             return "plus the bias, rounded to float32"
-        case Relu():
-            return "the larger of it and +0.0"
+        case Relu(keeps_nan=keeps_nan):
+            return f"the larger of it and +0.0{'' if keeps_nan else ', NaN made +0.0'}"
         case ScaleOutput():
             return "times the output's scale, rounded to float32"
         case CastTo(dtype=dtype):

@@ -1,12 +1,13 @@
 """What happens to a finished sum: which steps, in which order, and where they round.
 
 An experiment is a sum of two products that is exact in any order, and the scales, C and bias that it meets.  They are
-chosen so that every two sequences of steps that might be, and ways of scaling that no descriptor states, differ on
-some; which sequence the outputs follow is then a matter of comparing.
+chosen so that every two courses of steps that might be, and ways of scaling that no descriptor states, differ on some;
+which course the outputs follow is then a matter of comparing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -17,23 +18,14 @@ import numpy.typing as npt
 from gemmdesc.arithmetic.epilogue import EpilogueInputs, apply_epilogue
 from gemmdesc.arithmetic.replay import replay
 from gemmdesc.bits import Bits, from_float32, to_float32
-from gemmdesc.descriptor import (
-    AddBias,
-    AddC,
-    CastTo,
-    EpilogueStep,
-    GEMMDesc,
-    Relu,
-    Scale,
-    ScaleOutput,
-)
+from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.dtypes import DType
+from gemmdesc.probe.courses import Course, Steps, courses, has_epilogue, hides_zeros
 from gemmdesc.probe.experiments import Pattern, encode, factors
 from gemmdesc.probe.reading import Beside, Reading
-from gemmdesc.problem import BIASED, Epilogue, GemmProblem, ScalarClass, environment, is_float8
+from gemmdesc.problem import GemmProblem, ScalarClass, environment, is_float8
 from gemmdesc.rule import Rule, evaluate_rule
 
-Steps = tuple[EpilogueStep, ...]
 Values = npt.NDArray[np.float32]
 
 #: Experiments drawn for each set of scalars, sets of scalars, and experiments kept for each two sequences.
@@ -44,44 +36,6 @@ _NEAR_ONE = 2
 _SCALES = 1 << 19
 #: Binades between the two products of a sum, for 8-bit operands, whose accumulators may keep 13 bits, and others.
 _APART8, _APART = 9, 12
-_RELU = (Epilogue.RELU, Epilogue.RELU_BIAS)
-_GELU = (Epilogue.GELU, Epilogue.GELU_BIAS)
-
-
-def has_epilogue(problem: GemmProblem) -> bool:
-    """Whether anything but the rounding to D's type happens to a finished sum of ``problem``."""
-    p = problem
-    plain = p.epilogue is Epilogue.DEFAULT and p.beta is ScalarClass.ZERO and p.alpha is not ScalarClass.OTHER
-    return not plain or is_float8(p.a_dtype)
-
-
-def hides_zeros(problem: GemmProblem) -> bool:
-    """Whether a sum of -0.0 does not come out as it is: relu makes it +0.0."""
-    return problem.epilogue in _RELU
-
-
-def sequences(problem: GemmProblem) -> tuple[Steps, ...]:
-    """The sequences of steps that may follow ``problem``'s sum, those with the fewest roundings first.
-
-    Empty for gelu, whose function of one float32 value no step states.
-    """
-    p = problem
-    if p.epilogue in _GELU:
-        return ()
-    head: Steps = (Scale(),) if is_float8(p.a_dtype) or p.alpha is ScalarClass.OTHER else ()
-    added = [()] if p.beta is ScalarClass.ZERO else [(AddC(fused=False),), (AddC(fused=True),)]
-    bias: Steps = (AddBias(),) if p.epilogue in BIASED else ()
-    relu: Steps = (Relu(),) if p.epilogue in _RELU else ()
-    tail: Steps = (ScaleOutput(),) if is_float8(p.d_dtype) else ()
-    found: dict[Steps, None] = {}
-    for c in added:
-        for middle in ((*c, *bias, *relu), (*bias, *c, *relu), (*c, *relu, *bias), (*relu, *c, *bias)):
-            found[*head, *middle, *tail] = None
-    cast = CastTo(dtype=p.c_dtype)
-    for steps in tuple(found):
-        for place in range(len(head), len(steps) - len(tail) + bool(tail)):
-            found.setdefault((*steps[:place], cast, *steps[place:]), None)
-    return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,19 +54,22 @@ class _Drawn:
 
 
 def plan_beside(problem: GemmProblem, second: int) -> tuple[Beside, ...]:
-    """Experiments, their outputs yet NaN, on which the sequences that may be differ, and a few others.
+    """Experiments, their outputs yet NaN, on which the courses that may be differ, and a few others.
 
     Sums have a product at k = 0 and one at k = ``second``, in another slice if there is one, so that partials of a
     narrow type hold each; only the first one where that is 0.
     """
-    known = sequences(problem)
+    known = courses(problem)
     kept: dict[Beside, None] = {}
     for number in range(_SETS):
         drawn = _draw(problem, number, second)
-        outcomes = [_follow(problem, drawn, steps) for steps in known]
+        outcomes = [out for course in known for out in _follow(problem, drawn, course)]
         kept |= dict.fromkeys(_beside(drawn, i, second) for i in (0, 1, *_telling(outcomes)))
     if is_float8(problem.a_dtype):
         kept |= dict.fromkeys(_scaled(problem, second))
+    if hides_zeros(problem):
+        none = replace(_draw(problem, 0, 0).scalars, c=0.0, bias=0.0)
+        kept[replace(none, pattern=((0, math.nan),))] = None
     return tuple(kept)
 
 
@@ -173,7 +130,10 @@ def _draw(problem: GemmProblem, number: int, second: int) -> _Drawn:
 def _near(rng: np.random.Generator, first: npt.NDArray[np.float64], dtype: DType) -> Values:
     """Values of ``dtype``: of the sum's size, about its negative, or about half of its last bit in that type."""
     size = np.abs(first) * rng.choice((1.0, 0.5, 2.0 ** -(dtype.format.fraction_bits + 1)), len(first))
-    value = size * (1.0 + rng.integers(0, 64, len(first)) / 64.0) * rng.choice((-1.0, 1.0), len(first))
+    # With more bits than a sum with ``first`` can keep, it shows what float32 sums came before it.
+    bits = np.where(rng.random(len(first)) < 0.5, 6, dtype.format.fraction_bits)
+    value = size * (1.0 + np.floor(np.ldexp(rng.random(len(first)), bits)) * np.ldexp(1.0, -bits))
+    value *= rng.choice((-1.0, 1.0), len(first))
     kind = rng.random(len(first))
     value = np.where(kind < 0.3, -first, np.where(kind < 0.5, 0.0, value))
     return to_float32(from_float32(value.astype(np.float32), dtype), dtype)
@@ -192,13 +152,22 @@ def _scalars(problem: GemmProblem, number: int, rng: np.random.Generator) -> Bes
     )  # fmt: skip
 
 
-def _follow(problem: GemmProblem, drawn: _Drawn, steps: Steps) -> Bits:
-    sums, index = drawn.sums[None, :], np.arange(len(drawn.first))
+def _follow(problem: GemmProblem, drawn: _Drawn, course: Course) -> Iterator[Bits]:
+    """What may come out: where a fold is opened, with and without a rounding of what opens it to D's type."""
     inputs = _inputs(problem, drawn.scalars, drawn.c, drawn.bias)
-    shape = (1, len(index))
-    out = apply_epilogue(sums, steps, inputs, shape=shape, rows=np.zeros(1, np.int64), cols=index)
-    row: Bits = from_float32(out, problem.d_dtype)[0]
-    return row
+    index = np.arange(len(drawn.first))
+
+    def after(values: Values, steps: Steps) -> Values:
+        shape = (1, len(index))
+        return apply_epilogue(values, steps, inputs, shape=shape, rows=np.zeros(1, np.int64), cols=index)
+
+    sums = [drawn.sums[None, :]]
+    if course.opening:
+        first = after(drawn.first.astype(np.float32)[None, :], course.opening)
+        second = drawn.second.astype(np.float32)[None, :]
+        sums = [x + second for x in (first, to_float32(from_float32(first, problem.c_dtype), problem.c_dtype))]
+    for total in sums:
+        yield from_float32(after(total, course.steps), problem.d_dtype)[0]
 
 
 def _inputs(problem: GemmProblem, scalars: Beside, c: Values, bias: Values) -> EpilogueInputs:
@@ -211,39 +180,44 @@ def _inputs(problem: GemmProblem, scalars: Beside, c: Values, bias: Values) -> E
 
 
 def with_epilogues(rules: Sequence[Rule], readings: Sequence[Reading]) -> tuple[Rule, ...]:
-    """The rules with the sequences of steps that all experiments of the readings follow.
+    """The rules with the course of steps that all experiments of the readings follow.
 
     Where running sums are narrow, the last one may be rounded like the others, or be what the steps take.  Of what has
     one outcome on all experiments the first stands for all.  The rules as they are where nothing follows the sum; none
-    where no sequence does what was seen.
+    where no course does what was seen.
     """
     if not rules or not has_epilogue(readings[0].problem):
         return tuple(rules)
     asked = [r for r in readings if r.beside]
-    for form in _forms(rules[0]) if asked else ():
-        alive = list(sequences(readings[0].problem))
+    known = courses(readings[0].problem) if asked else ()
+    for opening, opened in _ends(rules[0], known):
+        form = _followed(rules[0], Course(opening=opening), opened=opened)
+        alive = [c for c in known if c.opening == opening]
         for reading in asked:
-            sums = _sums(form, reading)
-            alive = [] if sums is None else [s for s in alive if _gives(reading, sums, s)]
+            sums = _sums(form, reading) if alive else None
+            alive = [] if sums is None else [c for c in alive if _gives(reading, sums, c.steps)]
         if alive:
-            opened = bool(form.structure.cuts) and form.structure.cuts[0].open_end
             return tuple(_followed(rule, alive[0], opened=opened) for rule in rules)
     return ()
 
 
-def _forms(rule: Rule) -> list[Rule]:
-    """The rule, and with an outermost fold whose last sum is not rounded, where that could be seen."""
+def _ends(rule: Rule, known: Sequence[Course]) -> Iterator[tuple[Steps, bool]]:
+    """What may open the rule's fold, and whether its last sum is left as it is, where either could be seen."""
     cuts = rule.structure.cuts
+    openings = dict.fromkeys(c.opening for c in known)
     narrow = bool(cuts) and cuts[0].merge_dtype is not DType.FLOAT32
-    return [rule, _followed(rule, (), opened=True)] if narrow else [rule]
+    for opening in openings if cuts else [()] if known else []:
+        yield opening, bool(cuts) and cuts[0].open_end
+        if narrow and not cuts[0].open_end:
+            yield opening, True
 
 
-def _followed(rule: Rule, steps: Steps, *, opened: bool) -> Rule:
+def _followed(rule: Rule, course: Course, *, opened: bool) -> Rule:
     def followed(desc: GEMMDesc) -> GEMMDesc:
         cuts = desc.cuts
-        if opened and cuts:
-            cuts = (replace(cuts[0], open_end=True), *cuts[1:])
-        return replace(desc, epilogue=steps, cuts=cuts)
+        if cuts and (opened or course.opening):
+            cuts = (replace(cuts[0], open_end=opened, opening=course.opening), *cuts[1:])
+        return replace(desc, epilogue=course.steps, cuts=cuts)
 
     return rule.restructured(followed)
 
@@ -258,7 +232,8 @@ def _sums(rule: Rule, reading: Reading) -> list[Values] | None:
     out = []
     for beside in reading.beside:
         a, b = operand_rows(p, beside.pattern)
-        out.append(to_float32(replay(bare, a[None, :], b[:, None]), DType.FLOAT32))
+        bits = replay(bare, a[None, :], b[:, None], epilogue=_inputs_of(p, beside))
+        out.append(to_float32(bits, DType.FLOAT32))
     return out
 
 
@@ -276,8 +251,11 @@ def _gives(reading: Reading, sums: Sequence[Values], steps: Steps) -> bool:
     """Whether ``steps`` on the sums give what came out, zeros by their sign too."""
     p, one = reading.problem, np.zeros(1, np.int64)
     for beside, total in zip(reading.beside, sums, strict=True):
-        inputs = _inputs(p, beside, np.array([beside.c], np.float32), np.array([beside.bias], np.float32))
-        out = from_float32(apply_epilogue(total, steps, inputs, shape=(1, 1), rows=one, cols=one), p.d_dtype)
-        if out[0, 0] != from_float32(np.array([beside.output]), p.d_dtype)[0]:
+        followed = apply_epilogue(total, steps, _inputs_of(p, beside), shape=(1, 1), rows=one, cols=one)
+        if from_float32(followed, p.d_dtype)[0, 0] != from_float32(np.array([beside.output]), p.d_dtype)[0]:
             return False
     return True
+
+
+def _inputs_of(problem: GemmProblem, beside: Beside) -> EpilogueInputs:
+    return _inputs(problem, beside, np.array([beside.c], np.float32), np.array([beside.bias], np.float32))

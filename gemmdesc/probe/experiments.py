@@ -130,13 +130,13 @@ def factors(value: float, a: DType, b: DType) -> tuple[float, float]:
 
 
 def encode(value: float, dtype: DType) -> int:
-    """The bit pattern of ``value``.
+    """The bit pattern of ``value``, the canonical one of a NaN.
 
     Raises:
         InvalidInputError: ``dtype`` cannot hold it exactly.
     """
     bits = from_float32(np.array([value], dtype=np.float32), dtype)
-    if float(to_float32(bits, dtype)[0]) != value:
+    if float(to_float32(bits, dtype)[0]) != value and not math.isnan(value):
         raise InvalidInputError(f"value must be exact in {dtype.value} (got {value!r})")
     return int(bits[0])
 

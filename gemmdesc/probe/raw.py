@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,15 +70,22 @@ class RawReader:
             self.k: int = data["k"]
             self.width: int = data["width"]
             self.along_m: bool = data["along_m"]
-            self._values = {
-                (call["other"], _key(pattern)): value
+            self._calls = [
+                (float(call["other"]), tuple(map(_pattern, call["patterns"])), np.array(call["values"], np.float64))
                 for call in data["values"]
-                for pattern, value in zip(call["patterns"], call["values"], strict=True)
-            }
-            asked = [Beside(**{**b, "pattern": tuple((int(k), v) for k, v in b["pattern"])}) for b in data["beside"]]
+            ]
+            self._beside = tuple(Beside(**{**b, "pattern": _pattern(b["pattern"])}) for b in data["beside"])
         except (ValueError, KeyError, TypeError, zlib.error) as error:
             raise InvalidInputError(f"packed must be recorded experiments ({error}) (got {packed[:40]!r})") from None
-        self._beside = {_unanswered(b): b for b in asked}
+        self._values = {
+            (other, _key(pattern)): float(value)
+            for other, patterns, values in self._calls
+            for pattern, value in zip(patterns, values, strict=True)
+        }
+
+    def recorded(self) -> Iterator[tuple[float, Sequence[Pattern], Floats]]:
+        """All experiments on sums alone: what every product was with, the patterns and what came out."""
+        yield from self._calls
 
     def values(self, patterns: Sequence[Pattern], *, other: float = 1.0) -> Floats:
         """See :class:`~gemmdesc.probe.experiments.Reader`."""
@@ -89,17 +95,14 @@ class RawReader:
             raise ReferenceFailed(f"experiment must have been recorded (got {error})") from None
 
     def outputs(self, asked: Sequence[Beside]) -> tuple[Beside, ...]:
-        """See :class:`~gemmdesc.probe.experiments.Reader`."""
-        try:
-            return tuple(self._beside[_unanswered(b)] for b in asked)
-        except KeyError as error:
-            raise ReferenceFailed(f"experiment must have been recorded (got {error})") from None
+        """All that were recorded, whatever is asked: plans change, and what was seen still tells courses apart."""
+        return self._beside
 
 
-def _key(pattern: Sequence[Sequence[float]] | Pattern) -> tuple[tuple[int, str], ...]:
+def _pattern(plain: Sequence[Sequence[float]]) -> tuple[tuple[int, float], ...]:
+    return tuple((int(k), float(v)) for k, v in plain)
+
+
+def _key(pattern: Pattern) -> tuple[tuple[int, str], ...]:
     """Values by their text, which tells -0.0 from 0.0."""
     return tuple((int(k), repr(float(v))) for k, v in pattern)
-
-
-def _unanswered(beside: Beside) -> str:
-    return repr(replace(beside, output=0.0))

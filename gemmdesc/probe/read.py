@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from gemmdesc.dtypes import DType
 from gemmdesc.probe.calibrate import calibrate_merge, calibrate_step, calibrate_zero
-from gemmdesc.probe.epilogues import has_epilogue, hides_zeros, plan_beside
+from gemmdesc.probe.courses import has_epilogue, hides_zeros
+from gemmdesc.probe.epilogues import plan_beside
 from gemmdesc.probe.experiments import Reader, magnitudes_of
 from gemmdesc.probe.formats import read_formats, read_fused_products
 from gemmdesc.probe.reading import Beside, MergeTypes, OperandFormat, Reading, StepArithmetic, StepWindow

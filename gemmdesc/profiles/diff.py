@@ -234,6 +234,8 @@ def _pieces(rule: Rule) -> dict[str, tuple[ChangeKind, str]]:
             found[f"cuts.{i}.{name}"] = (ChangeKind.MERGE_TYPE_CHANGED, getattr(cut, name).value)
         if cut.open_end:
             found[f"cuts.{i}.open_end"] = (ChangeKind.MERGE_TYPE_CHANGED, "True")
+        if cut.opening:
+            found[f"cuts.{i}.opening"] = (ChangeKind.ORDER_CHANGED, to_text(cut.opening))
         found[f"cuts.{i}.start"] = (ChangeKind.ORDER_CHANGED, cut.start.value)
     residue = desc.accumulator.residue
     found["residue"] = (ChangeKind.ORDER_CHANGED, "first" if isinstance(residue, ResidueFirst) else "last")

@@ -74,7 +74,7 @@ def forecast(desc: GEMMDesc, schedule: Schedule, places: Places, rows: SparseRow
         np.ascontiguousarray(rows.products),
         places.step,
         places.leaf,
-        np.concatenate([schedule.program, _epilogue(desc)]),
+        np.concatenate([_known(schedule.program), _epilogue(desc)]),
         _TARGETS,
         _step(desc.accumulator.step),
         np.full(leaves, -1),
@@ -83,6 +83,15 @@ def forecast(desc: GEMMDesc, schedule: Schedule, places: Places, rows: SparseRow
         np.zeros(schedule.stack_depth, dtype=np.bool_),
         np.empty(rows.k.shape[1], dtype=np.int64),
     )
+    return out
+
+
+def _known(program: Index) -> Index:
+    """The program as far as forecasts know it: what opens a fold adds nothing."""
+    if not (program[:, 0] == Op.OPEN).any():
+        return program
+    out = program.copy()
+    out[out[:, 0] == Op.OPEN, 0] = Op.ADD_TO_ZERO
     return out
 
 
