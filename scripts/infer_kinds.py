@@ -45,12 +45,13 @@ def reading_of(record: dict[str, Any], *, again: bool) -> Reading | None:
     if "raw" not in record:
         return None
     problem, answer = problem_from_plain(record["problem"]), answer_from_plain(record["answer"])
+    kept = reading_from_plain(record["reading"]) if "reading" in record else None
     try:
         reading = read_answer(RawReader(record["raw"]), problem, answer)
     except ReferenceFailed:
-        return None
-    kept = reading_from_plain(record["reading"]) if "reading" in record else reading
-    return replace(reading, launch=kept.launch)
+        # Walks that changed ask what was not recorded; what an earlier one concluded from too little is left out.
+        return kept and replace(kept, fused_products=kept.fused_products or None)
+    return replace(reading, launch=None if kept is None else kept.launch)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.normal_form import same_bits
 from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
-from gemmdesc.probe.formats import operand_casts
+from gemmdesc.probe.formats import chain_pairs, operand_casts, with_formats
 from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
@@ -143,6 +143,24 @@ def test_cuda_core_chains_say_whether_they_fuse(name: str, fused: bool) -> None:
         assert isinstance(one, GEMMDesc)
         assert isinstance(other, GEMMDesc)
         assert same_bits(one, other, e.problem.k), (outcome.rule.text, e.problem.k)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_lanes_that_take_their_second_product_far_on_show_whether_they_fuse(fused: bool) -> None:
+    """As 128 threads of two lanes in 16 blocks do on an H200: no two of the first 4,096 k are in one chain."""
+    truth = scalar("strided(count=512, unit=1)", "strided(count=2, unit=1)", fused=fused)
+    problem, answer = sample_problem(1500, FP32), sample_answer()
+    reading = read_answer(LibraryReader(library_of(truth, answer), problem, answer), problem, answer)
+    assert reading.fused_products is fused
+    two = sample_problem(2, FP32)
+    few = read_answer(LibraryReader(library_of(truth, answer), two, answer), two, answer)
+    assert with_formats([truth], [reading, few])[0].structure.accumulator.step == ScalarStep(fused=fused)
+
+
+def test_pairs_of_a_chain() -> None:
+    assert chain_pairs(0) == []
+    assert chain_pairs(((0, 1), 2)) == [(0, 1), (1, 2)]
+    assert chain_pairs((((0, 4096), 1), (64, 65))) == [(0, 4096), (64, 65), (4096, 1)]
 
 
 def test_products_of_float32_decide_between_fused_and_not() -> None:

@@ -14,11 +14,12 @@ from gemmdesc.descriptor import GEMMDesc, OperandCast, Rounding, ScalarStep
 from gemmdesc.dtypes import DType
 from gemmdesc.probe.experiments import Floats, Reader
 from gemmdesc.probe.reading import OperandFormat, Reading
+from gemmdesc.probe.tree import Tree
 from gemmdesc.rule import Rule
 
 _BITS = DType.FLOAT32.format.fraction_bits
-#: Sites whose products open a chain, and sites whose products go on, of those that are tried.
-_FIRST, _SECOND = 6, 96
+#: Pairs of sites that are tried.
+_PAIRS = 192
 
 
 def read_formats(reader: Reader) -> tuple[OperandFormat, OperandFormat]:
@@ -57,22 +58,38 @@ def _format(ask: Callable[[Sequence[float]], Floats]) -> OperandFormat:
     return OperandFormat(fraction_bits=None if rounding is None else bits, rounding=rounding)
 
 
-def read_fused_products(reader: Reader, sites: Sequence[int]) -> bool | None:
-    """Whether float32 products enter their sums unrounded; None where ``sites`` has no two that can tell.
+def read_fused_products(reader: Reader, tree: Tree) -> bool | None:
+    """Whether float32 products enter their sums unrounded; None where no two sites of ``tree`` can tell.
 
     -1 and x = 1 + 2^-12 at two k, both times x: -x + x^2 is 2^-12 + 2^-24, whose last bit is lost where the product
-    is rounded before it is added.  Two sites of one chain show it, and some of the ``sites`` must be.
+    is rounded before it is added.  Two sites of one chain show it: pairs are those of which one is added by itself to a
+    sum that holds the other, whichever of the two is the later one.
     """
-    if len(sites) < 2:
-        return None
     x = 1.0 + 2.0**-12
-    first, second = sites[:_FIRST], sites[:_SECOND]
-    pairs = [(i, j) for i in first for j in second if i != j]
-    turned = [(j, i) for i, j in pairs if j > i]
-    got = reader.values([((i, -1.0), (j, x)) for i, j in (*pairs, *turned)], other=x)
+    pairs = chain_pairs(tree)[:_PAIRS]
+    if not pairs:
+        return None
+    got = reader.values([((i, -1.0), (j, x)) for one in pairs for i, j in (one, one[::-1])], other=x)
     if not np.isin(got, (2.0**-12, 2.0**-12 + 2.0**-24)).all():
         return None
     return bool((got != 2.0**-12).any())
+
+
+def chain_pairs(tree: Tree) -> list[tuple[int, int]]:
+    """Pairs of sites of which the second may go on a chain that the first is in; those from smallest sums first."""
+    found: list[tuple[int, int, int]] = []
+
+    def visit(node: Tree) -> list[int]:
+        if isinstance(node, int):
+            return [node]
+        below = [visit(child) for child in node]
+        for child in below[1:]:
+            if len(child) == 1:
+                found.append((len(below[0]), below[0][-1], child[0]))
+        return [site for child in below for site in child]
+
+    visit(tree)
+    return [(i, j) for _, i, j in sorted(found)]
 
 
 def operand_casts(readings: Sequence[Reading]) -> tuple[OperandCast | None, OperandCast | None] | None:
@@ -95,13 +112,14 @@ def operand_casts(readings: Sequence[Reading]) -> tuple[OperandCast | None, Oper
 def with_formats(rules: Sequence[Rule], readings: Sequence[Reading]) -> tuple[Rule, ...]:
     """Rules of scalar chains with the casts, and with products rounded by themselves, where the readings show it.
 
-    Empty where the readings contradict one another.
+    A fused product in any reading is one in all: where few k are summed, sites that seem to follow one another may be
+    lanes of a single product each.  Empty where the readings contradict one another.
     """
     casts = operand_casts(readings)
-    fused = {r.fused_products for r in readings} - {None}
-    if casts is None or len(fused) > 1:
+    if casts is None:
         return ()
-    return tuple(_with(rule, casts, False not in fused) for rule in rules)
+    seen = {r.fused_products for r in readings}
+    return tuple(_with(rule, casts, True in seen or False not in seen) for rule in rules)
 
 
 def _with(rule: Rule, casts: tuple[OperandCast | None, OperandCast | None], fused: bool) -> Rule:

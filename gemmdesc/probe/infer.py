@@ -182,7 +182,7 @@ def _span_allowed(reading: Reading, nest: tuple[Level, ...], level: int, depth: 
     """Levels are matched from the innermost; a level that this reading does not show is a single part."""
     index = level - (depth - len(nest))
     if index >= 0:
-        return Allowed.exactly(nest[index].span)
+        return Allowed(low=nest[index].span, high=nest[index].longest)
     # A last accumulator of a single k cannot be seen (walks.read_part_ends).
     return Allowed.at_least(max(1, reading.summed_k - 1))
 

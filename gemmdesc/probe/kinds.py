@@ -158,15 +158,14 @@ def read_kind(library: Library, item: ReadItem) -> dict[str, Any]:
 
 
 def _ruled(library: Library, reading: Reading, item: ReadItem) -> dict[str, Any]:
-    if slices_at_launch(reading.answer.splitk_num):
-        return {"reason": "its kernel shares out k when it is launched"}
     rules = rules_of([reading])
     if isinstance(rules, Unexplained):
         return {"reason": rules.reason}
     example = Example(problem=reading.problem, answer=reading.answer)
     draws = (*plain_draws(item.seed, 2 * item.draws), *rival_draws(item.seed, item.draws))
     verdicts = compare_rules(library, example, rules[:1], draws)
-    return {"rule": rules[0].text, "rules": len(rules), "verdict": verdicts[0].value, "draws": len(draws)}
+    shared = {"shares": True} if slices_at_launch(reading.answer.splitk_num) else {}
+    return {"rule": rules[0].text, "rules": len(rules), "verdict": verdicts[0].value, "draws": len(draws), **shared}
 
 
 def rules_of(readings: Sequence[Reading]) -> tuple[Rule, ...] | Unexplained:

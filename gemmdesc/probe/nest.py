@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gemmdesc.descriptor import Short
 from gemmdesc.errors import GemmdescError
@@ -16,10 +17,15 @@ class NestError(GemmdescError):
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """One cut: parts of ``span`` k, the short one ``short``."""
+    """One cut: parts of ``span`` k, the short one ``short``; of up to ``most`` k where a few parts stood for all."""
 
     span: int
     short: Short
+    most: int = 0
+
+    @property
+    def longest(self) -> int:
+        return max(self.span, self.most)
 
 
 def compress_parts(tree: Tree, part_ends: Sequence[int]) -> tuple[Level, ...]:
@@ -39,18 +45,36 @@ def compress_parts(tree: Tree, part_ends: Sequence[int]) -> tuple[Level, ...]:
         items = chain_items(tree)
     except TreeError as error:
         raise NestError(str(error)) from None
-    if len(order) < len(lengths):
-        if any(not isinstance(x, int) for x in items):
-            raise NestError(f"{len(lengths)} parts must be one chain to be read from {len(order)} of them (got a nest)")
-        return (_level(lengths),)
     groups = _group(items)
     if all(len(g) == 1 for g in groups):
         return (_level(lengths),)
+    if len(order) < len(lengths):
+        return _sampled(groups, lengths)
     outer = _level([sum(lengths[p] for p in g) for g in groups])
     inner = {_level([lengths[p] for p in g]) for g in groups if len(g) > 1}
     if len(inner) != 1:
         raise NestError(f"inner parts must be cut alike (got {len(inner)} ways)")
     return (outer, *inner)
+
+
+def _sampled(groups: Sequence[Sequence[int]], lengths: Sequence[int]) -> tuple[Level, Level]:
+    """Both levels where some of the parts stand for all: every number of parts in a group that deals those as seen."""
+    inner = _level(lengths)
+    if inner.short is Short.FIRST:
+        raise NestError(f"of {len(lengths)} parts only the last may be short to be read from some (got the first)")
+    owner = {p: i for i, group in enumerate(groups) for p in group}
+    seen = sorted(owner)
+    together = [owner[p] == owner[q] for p, q in pairwise(seen)]
+    fitting = [
+        count
+        for count in range(1, len(lengths) + 1)
+        if [p // count == q // count for p, q in pairwise(seen)] == together
+    ]
+    if not fitting:
+        raise NestError(f"groups of parts must be equal but for the last (got {[list(g[:3]) for g in groups[:3]]})")
+    if fitting[-1] - fitting[0] >= len(fitting):
+        raise NestError(f"groups of parts must be of one range of sizes (got {fitting})")
+    return Level(span=fitting[0] * inner.span, short=Short.LAST, most=fitting[-1] * inner.span), inner
 
 
 def _group(items: Sequence[Tree]) -> list[list[int]]:

@@ -88,7 +88,7 @@ def _formats(
 def _fused_products(reader: Reader, problem: GemmProblem, tree: Tree | None) -> bool | None:
     if tree is None or {problem.a_dtype, problem.b_dtype, problem.d_dtype} != {DType.FLOAT32}:
         return None
-    return read_fused_products(reader, sorted(leaves(tree)))
+    return read_fused_products(reader, tree)
 
 
 def _beside(reader: Reader, problem: GemmProblem, part_ends: Sequence[int]) -> tuple[Beside, ...]:

@@ -210,12 +210,21 @@ def read_sampled_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree |
 
 
 def sampled_sites(k: int, most: int) -> list[int]:
-    """All of ``k`` sites, or ``most`` of them: the same ones every time."""
+    """All of ``k`` sites, or ``most`` of them: the same ones every time.
+
+    Of those between the first and the last, half lie anywhere; the others are neighbours and the same a power of two
+    further on, which shows whether lanes fold their neighbours before what they take later.
+    """
     if k <= most:
         return list(range(k))
     head, tail = most // 3, most // 8
-    between = Random(k).sample(range(head, k - tail), most - head - tail)
-    return sorted({*range(head), *between, *range(k - tail, k)})
+    rng, wanted = Random(k), most - head - tail
+    between = dict.fromkeys(rng.sample(range(head, k - tail), wanted - wanted // 2))
+    while len(between) < wanted:
+        first, apart = rng.randrange(head, k - tail), 1 << rng.randrange(1, max(2, k.bit_length() - 1))
+        quad = (first, first + 1, first + apart, first + apart + 1)
+        between |= dict.fromkeys([x for x in quad if x < k - tail])
+    return sorted({*range(head), *list(between)[:wanted], *range(k - tail, k)})
 
 
 def _read_edges(reader: Reader, tree: Tree, most: int, size: Magnitudes) -> set[int]:
