@@ -1,0 +1,188 @@
+"""Probe kinds of problems one after the other, publish what was verified, and verify the profile at other shapes.
+
+    python scripts/measure_kinds.py OUT [--kinds tf32,bias] [--seconds 560] [--share 0.7] [--workers 14]
+                                        [--quick] [--tensor-cores] [--shapes 2000] [--simulated]
+
+Each kind's campaign gets an equal part of the share of the time that is for probing; one that has not ended by then
+goes on with the next call.  Its rows that are verified by then are published under OUT/profiles, and `verify --replay
+--kind` compares the profile with the library at shapes of other seeds until the time is over.  OUT/campaign and
+OUT/verify resume; OUT/counts.json holds what each kind came to.  The same as `gemmdesc probe --kind` and `gemmdesc
+verify --replay --kind`, within one limit of time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from gemmdesc.errors import CampaignError
+from gemmdesc.library.interface import Library
+from gemmdesc.library.torch_settings import TorchSettings, read_settings
+from gemmdesc.probe.campaign import Campaign, Options, quick
+from gemmdesc.probe.offline import campaign_folders, kind_folder, recorded_findings
+from gemmdesc.probe.publish import make_profile
+from gemmdesc.probe.sampling import EXPLAINED_KINDS, Regime, chosen_kinds, scope_named
+from gemmdesc.probe.workers import InProcess, ProcessPool, Workers
+from gemmdesc.profiles import Profile, merge_profiles, profile_digest, publish, read_profile
+from gemmdesc.verification.kind_records import kinds_summary
+from gemmdesc.verification.kinds import KindOptions, run_kinds
+from gemmdesc.verification.replayed import ReplayBenchFactory
+
+SEED = 0
+#: Queries of a rehearsal's campaign.
+FEW = 1500
+
+
+class Real:
+    """Opens the library at a path, or torch's own."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path = path
+
+    def __call__(self) -> Library:
+        from gemmdesc.library.cublaslt import CublasLt
+
+        return CublasLt(self.path)
+
+
+class Simulated:
+    """Opens a library with hidden rules of every kind, for a rehearsal."""
+
+    def __call__(self) -> Library:
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+        from tests.kind_samples import library_of_kinds
+
+        return library_of_kinds()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What one call does; ``workers`` is 0 for this process alone."""
+
+    opener: Callable[[], Library]
+    kinds: tuple[str, ...]
+    workers: int
+    simulated: bool
+    quick: bool
+    cuda_cores: bool
+
+    def options(self, name: str) -> Options:
+        scope = scope_named(name)
+        if self.simulated:
+            small = replace(scope, regimes=(Regime.SMALL,))
+            return Options(scope=small, seed=SEED, first_blocks=1, most_queries=FEW, target_unseen=1.0)
+        options = Options(scope=scope, seed=SEED, cuda_cores=self.cuda_cores)
+        return quick(options) if self.quick else options
+
+    def pool(self, opener: Callable[[], Library]) -> AbstractContextManager[Workers]:
+        return InProcess(opener()) if self.workers == 0 else ProcessPool(opener, self.workers)
+
+
+def probe(plan: Plan, folder: Path, seconds: float) -> dict[str, dict[str, Any]]:
+    """Every kind's campaign, each for its part of the time."""
+    found: dict[str, dict[str, Any]] = {}
+    with plan.pool(plan.opener) as workers:
+        for at, name in enumerate(plan.kinds):
+            began = time.monotonic()
+            seconds_left = seconds / (len(plan.kinds) - at)
+            try:
+                Campaign(workers, plan.options(name), kind_folder(folder, name), _until(began + seconds_left)).run()
+                ended = True
+            except CampaignError as error:
+                ended = False
+                print(f"{name}: {error}", flush=True)
+            spent = time.monotonic() - began
+            seconds -= spent
+            found[name] = {"ended": ended, "seconds": round(spent, 1)}
+            print(name, found[name], flush=True)
+    return found
+
+
+def _until(end: float) -> Callable[[str, int, int | None], None]:
+    """Raises CampaignError once the time is over; what was reported is on disk by then."""
+
+    def report(phase: str, done: int, total: int | None) -> None:
+        if time.monotonic() > end:
+            raise CampaignError(f"time must suffice; the same command goes on (got to {phase} {done} of {total})")
+
+    return report
+
+
+def published(folder: Path, out: Path) -> tuple[Profile, dict[str, dict[str, int]]]:
+    """The profile of all that the campaigns in ``folder`` verified, and rows by kind and outcome."""
+    made: list[Profile] = []
+    rows: dict[str, dict[str, int]] = {}
+    for kept in campaign_folders(folder):
+        findings, library, device = recorded_findings(kept)
+        command = " ".join(["python", *sys.argv])
+        profile = make_profile(findings, device, library, command=command, date=date.today().isoformat())
+        made.append(profile)
+        counts = rows.setdefault(profile.metadata.measured[0].kind, {})
+        counts["queries"] = findings.tally.queries
+        counts["answers"] = len(findings.tally.counts)
+        for row in profile.rows:
+            declined = getattr(row.outcome, "declined", None)
+            what = row.evidence.level.value if declined is None else declined.code
+            counts[what] = counts.get(what, 0) + 1
+    _, path = publish(reduce(merge_profiles, made), out)
+    return read_profile(path), rows
+
+
+def verify(plan: Plan, profile: Profile, folder: Path, options: KindOptions) -> dict[str, Any]:
+    settings = TorchSettings() if plan.simulated else read_settings(profile.device.sm)
+    bench = ReplayBenchFactory(library=plan.opener, profile=profile, settings=settings)
+    scopes = {name: plan.options(name).scope for name in plan.kinds}
+    # Records of another profile's rules are no evidence for this one's.
+    digest = profile_digest(profile)
+    identity = {"library": str(profile.library.version), "device": profile.device.folder, "profile": digest}
+    with plan.pool(bench) as workers:
+        return kinds_summary(run_kinds(workers, scopes, options, folder / digest[:12], identity, _until(float("inf"))))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--kinds", default=",".join(n for n in EXPLAINED_KINDS if n != "plain"))
+    parser.add_argument("--seconds", type=float, default=560.0)
+    parser.add_argument("--share", type=float, default=0.7, help="of the time, for probing")
+    parser.add_argument("--workers", type=int, default=14, help="0: in this process")
+    parser.add_argument("--shapes", type=int, default=2000, help="verified of each kind, at most")
+    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--quick", action="store_true", help="a first look: few queries, tensor cores only")
+    parser.add_argument("--tensor-cores", action="store_true")
+    parser.add_argument("--library", help="default: torch's own")
+    parser.add_argument("--simulated", action="store_true", help="rehearse on hidden rules, small problems only")
+    given = parser.parse_args()
+    end = time.monotonic() + given.seconds
+    plan = Plan(
+        opener=Simulated() if given.simulated else Real(given.library), kinds=chosen_kinds(given.kinds.split(",")),
+        workers=given.workers, simulated=given.simulated, quick=given.quick, cuda_cores=not given.tensor_cores,
+    )  # fmt: skip
+    found: dict[str, Any] = {"probe": probe(plan, given.out / "campaign", given.share * given.seconds)}
+    profile, found["rows"] = published(given.out / "campaign", given.out / "profiles")
+    print("rows", found["rows"], flush=True)
+    options = KindOptions(shapes=given.shapes, draws=given.draws, seconds=max(5.0, end - time.monotonic()))
+    found["verify"] = verify(plan, profile, given.out / "verify", options)
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "counts.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for name, counts in found["verify"]["by_kind"].items():
+        print(name, counts)
+    print("mismatches", len(found["verify"]["mismatches"]))
+    sys.stdout.flush()
+    return 1 if found["verify"]["mismatches"] else 0
+
+
+if __name__ == "__main__":
+    code = main()
+    # Workers that hold a CUDA context may hang on the way out.
+    os._exit(code)
