@@ -13,8 +13,9 @@ from gemmdesc.dtypes import DType
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.normal_form import same_bits
 from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
-from gemmdesc.probe.formats import chain_pairs, operand_casts, with_formats
+from gemmdesc.probe.formats import operand_casts, with_formats
 from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
+from gemmdesc.probe.kinds import rules_of
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import OperandFormat, Reading, reading_from_plain, reading_to_plain
@@ -157,13 +158,23 @@ def test_lanes_that_take_their_second_product_far_on_show_whether_they_fuse(fuse
     assert with_formats([truth], [reading, few])[0].structure.accumulator.step == ScalarStep(fused=fused)
 
 
-def test_pairs_of_a_chain() -> None:
-    assert chain_pairs(0) == []
-    assert chain_pairs(((0, 1), 2)) == [(0, 1), (1, 2)]
-    assert chain_pairs((((0, 4096), 1), (64, 65))) == [(0, 4096), (64, 65), (4096, 1)]
-
-
 def test_products_of_float32_decide_between_fused_and_not() -> None:
     truth, wrong = scalar(fused=True), scalar(fused=False)
     e = Example(problem=sample_problem(200, FP32), answer=sample_answer())
     assert compare_rules(library_of(truth), e, [truth, wrong], plain_draws(1, 3)) == (Verdict.EQUAL, Verdict.DIFFERENT)
+
+
+def test_what_joins_a_chain_far_on_shows_whether_it_is_a_lane_of_its_own() -> None:
+    """32 lanes of 16 k fold as a butterfly; the last 16 take few k each: as algo_id 13 does on an H200 at this size."""
+    lanes = ["strided(count=2, unit=16)"] * 5
+    truth = scalar("contiguous(span=ceildiv(k, splitk_num), short=last)", *lanes, fused=True)
+    problem = replace(sample_problem(15649, FP32), m=62, lda=62, ldd=62)
+    answer = sample_answer(splitk_num=32)
+    reading = read_answer(LibraryReader(library_of(truth, answer), problem, answer), problem, answer)
+    found = rules_of([reading])
+    assert not isinstance(found, Unexplained), found.reason
+    values = environment(problem, answer, None)
+    one, other = evaluate_rule(found[0], values), evaluate_rule(truth, values)
+    assert isinstance(one, GEMMDesc)
+    assert isinstance(other, GEMMDesc)
+    assert same_bits(one, other, problem.k), found[0].text

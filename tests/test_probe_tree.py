@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gemmdesc.descriptor import Short
 from gemmdesc.probe.nest import Level, NestError, compress_parts
-from gemmdesc.probe.tree import Oracle, Tree, TreeError, chain_items, chain_steps, leaves, recover_tree
+from gemmdesc.probe.tree import Oracle, Tree, TreeError, chain_items, chain_pairs, chain_steps, leaves, recover_tree
 
 
 def canonical(tree: Tree) -> Tree:
@@ -94,6 +94,12 @@ def test_chain_items() -> None:
     assert chain_items((((0, (4, 5)), 2), 3)) == [0, (4, 5), 2, 3]
     with pytest.raises(TreeError, match=r"two at a time \(got 3\)"):
         chain_items(((0, 1, 2), 3))
+
+
+def test_pairs_of_a_chain() -> None:
+    assert chain_pairs(0) == []
+    assert chain_pairs(((0, 1), 2)) == [(0, 1), (1, 2)]
+    assert chain_pairs((((0, 4096), 1), (64, 65))) == [(0, 4096), (64, 65), (4096, 1)]
 
 
 def test_chain_steps() -> None:

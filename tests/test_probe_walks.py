@@ -28,7 +28,6 @@ from gemmdesc.probe.walks import (
     read_sampled_tree,
     read_steps,
     read_summed,
-    sampled_sites,
 )
 from gemmdesc.problem import environment
 from gemmdesc.rule import evaluate_rule
@@ -372,19 +371,3 @@ def test_a_sampled_tree_holds_the_edges_of_slices() -> None:
     sites = set(leaves(tree))
     assert {x for edge in range(5003, 40_000, 5003) for x in (edge - 1, edge)} <= sites
     assert len(sites) <= 420
-
-
-def test_sampled_sites_hold_neighbours_and_the_same_further_on() -> None:
-    for k, most in ((7619, 160), (20000, 400), (1000, 64)):
-        sites = sampled_sites(k, most)
-        assert (len(sites), sites) == (most, sampled_sites(k, most))
-        inner = [x for x in sites if most // 3 <= x < k - most // 8]
-        held = set(inner)
-        quads = [
-            (x, d)
-            for x in inner
-            for d in (1 << j for j in range(1, k.bit_length()))
-            if {x + 1, x + d, x + d + 1} <= held
-        ]
-        assert len(quads) >= len(inner) // 16
-    assert sampled_sites(5, 64) == [0, 1, 2, 3, 4]

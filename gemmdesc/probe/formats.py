@@ -14,7 +14,7 @@ from gemmdesc.descriptor import GEMMDesc, OperandCast, Rounding, ScalarStep
 from gemmdesc.dtypes import DType
 from gemmdesc.probe.experiments import Floats, Reader
 from gemmdesc.probe.reading import OperandFormat, Reading
-from gemmdesc.probe.tree import Tree
+from gemmdesc.probe.tree import Tree, chain_pairs
 from gemmdesc.rule import Rule
 
 _BITS = DType.FLOAT32.format.fraction_bits
@@ -73,23 +73,6 @@ def read_fused_products(reader: Reader, tree: Tree) -> bool | None:
     if not np.isin(got, (2.0**-12, 2.0**-12 + 2.0**-24)).all():
         return None
     return bool((got != 2.0**-12).any())
-
-
-def chain_pairs(tree: Tree) -> list[tuple[int, int]]:
-    """Pairs of sites of which the second may go on a chain that the first is in; those from smallest sums first."""
-    found: list[tuple[int, int, int]] = []
-
-    def visit(node: Tree) -> list[int]:
-        if isinstance(node, int):
-            return [node]
-        below = [visit(child) for child in node]
-        for child in below[1:]:
-            if len(child) == 1:
-                found.append((len(below[0]), below[0][-1], child[0]))
-        return [site for child in below for site in child]
-
-    visit(tree)
-    return [(i, j) for _, i, j in sorted(found)]
 
 
 def operand_casts(readings: Sequence[Reading]) -> tuple[OperandCast | None, OperandCast | None] | None:

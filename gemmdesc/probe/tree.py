@@ -71,6 +71,23 @@ def leaves(tree: Tree) -> list[int]:
     return [leaf for child in tree for leaf in leaves(child)]
 
 
+def chain_pairs(tree: Tree) -> list[tuple[int, int]]:
+    """Pairs of sites of which the second may go on a chain that the first is in; those from smallest sums first."""
+    found: list[tuple[int, int, int]] = []
+
+    def visit(node: Tree) -> list[int]:
+        if isinstance(node, int):
+            return [node]
+        below = [visit(child) for child in node]
+        for child in below[1:]:
+            if len(child) == 1:
+                found.append((len(below[0]), below[0][-1], child[0]))
+        return [site for child in below for site in child]
+
+    visit(tree)
+    return [(i, j) for _, i, j in sorted(found)]
+
+
 def chain_items(tree: Tree) -> list[Tree]:
     """The items of an ascending binary chain ((x0 + x1) + x2) + ..., left spine flattened.
 

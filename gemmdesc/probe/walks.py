@@ -14,7 +14,7 @@ import numpy as np
 
 from gemmdesc.probe.experiments import Magnitudes, Pattern, Reader, pair_then_unit
 from gemmdesc.probe.reading import StepWindow
-from gemmdesc.probe.tree import Tree, TreeError, leaves, recover_tree
+from gemmdesc.probe.tree import Tree, TreeError, chain_pairs, leaves, recover_tree
 
 #: How many experiments one round of a search lays out at least, so that narrow problems need few rounds.
 _ROUND = 192
@@ -195,7 +195,7 @@ def read_sampled_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree |
 
     Of many k the first third of the sites are the first, some are the last, and most others lie anywhere between.  A
     tree over half of them is read first; where neighbours among its sites meet highest up, the two k between which
-    that changes are found and take part, too.
+    that changes are found and take part, too, and so do the neighbours of some that joined a sum by themselves.
     """
     if summed_k < 1:
         return None
@@ -206,25 +206,28 @@ def read_sampled_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree |
     if coarse is None:
         return None
     edges = _read_edges(reader, coarse, most // 8, size)
-    return _tree_over(reader, sorted({*sampled_sites(summed_k, most - 2 * (most // 8)), *edges}), size)
+    lonely = _lonely(coarse, summed_k, most // 24)
+    rest = sampled_sites(summed_k, most - 2 * (most // 8) - 3 * (most // 24))
+    return _tree_over(reader, sorted({*rest, *edges, *lonely}), size)
 
 
 def sampled_sites(k: int, most: int) -> list[int]:
-    """All of ``k`` sites, or ``most`` of them: the same ones every time.
-
-    Of those between the first and the last, half lie anywhere; the others are neighbours and the same a power of two
-    further on, which shows whether lanes fold their neighbours before what they take later.
-    """
+    """All of ``k`` sites, or ``most`` of them: the same ones every time."""
     if k <= most:
         return list(range(k))
     head, tail = most // 3, most // 8
-    rng, wanted = Random(k), most - head - tail
-    between = dict.fromkeys(rng.sample(range(head, k - tail), wanted - wanted // 2))
-    while len(between) < wanted:
-        first, apart = rng.randrange(head, k - tail), 1 << rng.randrange(1, max(2, k.bit_length() - 1))
-        quad = (first, first + 1, first + apart, first + apart + 1)
-        between |= dict.fromkeys([x for x in quad if x < k - tail])
-    return sorted({*range(head), *list(between)[:wanted], *range(k - tail, k)})
+    between = Random(k).sample(range(head, k - tail), most - head - tail)
+    return sorted({*range(head), *between, *range(k - tail, k)})
+
+
+def _lonely(tree: Tree, k: int, most: int) -> set[int]:
+    """Sites that joined a sum by themselves, the site after each and one in that sum, for at most ``most`` of them.
+
+    What is far from that sum's last site may go on its chain, or open a lane of its own: its neighbour tells.
+    """
+    pairs = sorted((j - i, i, j) for i, j in chain_pairs(tree) if abs(j - i) > 1 and j + 1 < k)
+    chosen = pairs[:: max(1, -(-len(pairs) // most))] if most else []
+    return {site for _, i, j in chosen for site in (i, j, j + 1)}
 
 
 def _read_edges(reader: Reader, tree: Tree, most: int, size: Magnitudes) -> set[int]:
