@@ -1,11 +1,13 @@
 """A first look at the other kinds of problems: float32, TF32, 8-bit, batched, with an epilogue, with C added.
 
     python scripts/read_kinds.py OUT [--seconds 140] [--workers 14] [--kinds tf32,float8] [--library PATH|--simulated]
+                                     [--again READINGS.jsonl]
 
 Scans each kind, then reads answers, the most frequent groups first and one of every group before the second of any,
 until the time is over.  OUT/scan.json holds the counts; OUT/readings.jsonl one record a reading, with all raw
 experiments, so that `python scripts/infer_kinds.py OUT/readings.jsonl` infers again without a library.  What OUT holds
-is not read again, but for failures: the same command goes on where it was stopped.
+is not read again, but for failures: the same command goes on where it was stopped.  With ``--again`` those answers of an
+earlier session come first whose rule was not found or gave other bytes.
 """
 
 from __future__ import annotations
@@ -144,6 +146,15 @@ def read(
                 out.flush()
 
 
+def open_cases(path: Path) -> dict[str, list[int]]:
+    """By kind, the numbers of an earlier session whose answers were not explained, or not with the library's bytes."""
+    found: dict[str, list[int]] = {}
+    for (name, number), record in known(path).items():
+        if record.get("verdict") != "equal":
+            found.setdefault(name, []).append(number)
+    return found
+
+
 def compile_once() -> None:
     """Compile what the workers run on the CPU, in a process of its own: they find it in Numba's cache."""
     fused = FusedDot(fraction_bits=25, output_bits=23, rounding=Rounding.TOWARD_ZERO, zero_exponent=-133)
@@ -168,6 +179,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=14, help="0: in this process")
     parser.add_argument("--kinds", default=",".join(n for n in EXPLAINED_KINDS if n != "plain"))
     parser.add_argument("--problems", type=int, default=6000, help="scanned of each kind")
+    parser.add_argument("--again", type=Path, help="readings of an earlier session on the same library")
     parser.add_argument("--library", help="default: torch's own")
     parser.add_argument("--simulated", action="store_true", help="rehearse on hidden rules, small problems only")
     options = parser.parse_args()
@@ -188,7 +200,11 @@ def main() -> int:
         print(f"{time.monotonic() - began:.0f} s: scanned", {n: len(s.counts) for n, s in scanned.items()}, flush=True)
         compiling.join()
         print(f"{time.monotonic() - began:.0f} s: compiled", flush=True)
-        queues = {n: [number for _, number in in_turn(s, EACH)] for n, s in scanned.items()}
+        first = {} if options.again is None else open_cases(options.again)
+        queues = {
+            n: list(dict.fromkeys([*first.get(n, ()), *(number for _, number in in_turn(s, EACH))]))
+            for n, s in scanned.items()
+        }
         read(workers, queues, scopes, path, time.time() + options.seconds - (time.monotonic() - began))
     records = list(known(path).values())
     for name in names:
