@@ -6,7 +6,7 @@
 Scans each kind, then reads answers, the most frequent groups first and one of every group before the second of any,
 until the time is over.  OUT/scan.json holds the counts; OUT/readings.jsonl one record a reading, with all raw
 experiments, so that `python scripts/infer_kinds.py OUT/readings.jsonl` infers again without a library.  What OUT holds
-is not read again, but for failures: the same command goes on where it was stopped.  With ``--again`` those answers of an
+is not read again, but for failures: the same command goes on where it was stopped.  With ``--again`` those of an
 earlier session come first whose rule was not found or gave other bytes.
 """
 
