@@ -140,7 +140,7 @@ def test_defaults_may_be_left_out_in_text_and_json() -> None:
         ("fused=True", "fused=1", "add_c.fused must be a bool"),
         ("cast_to(dtype=float16)", "cast_to(dtype=1)", "cast_to.dtype must be a DType"),
         ("epilogue=[scale()", "epilogue=[residue_last()", "epilogue.0 must be a Scale or"),
-        ("epilogue=[", "epilogue=[relu(x=1), ", "relu must have no fields"),
+        ("epilogue=[", "epilogue=[scale(x=1), ", "scale must have no fields"),
         ("epilogue=[", "epilogue=[cast_to(float16), ", "cast_to must name every field"),
         ("cuts=[", "cuts=[relu(), ", "cuts.0 must be a Cut"),
         ("cuts=[", "cuts=[float16, ", "cuts must not be a bare word"),
