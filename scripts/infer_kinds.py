@@ -1,6 +1,7 @@
 """Read and infer again, offline, from the raw experiments that `scripts/read_kinds.py` kept.
 
-    python scripts/infer_kinds.py READINGS.jsonl [--kinds tf32,bias] [--by algo_id] [--workers 2] [--out rules.json]
+    python scripts/infer_kinds.py READINGS.jsonl [--kinds tf32,bias] [--by algo_id] [--matrix-steps] [--workers 2]
+                                  [--out rules.json]
 
 Each record is read again from its experiments (unless ``--keep-readings``).  Records of one kind, types and family
 (the attributes of ``--by``) are inferred together, and every rule found is replayed on all experiments of all of them:
@@ -166,10 +167,14 @@ def main() -> None:
     parser.add_argument("--keep-readings", action="store_true")
     parser.add_argument("--kinds", default="", help="only these, with commas")
     parser.add_argument("--by", default=",".join(SPREAD_OVER), help="attributes of an answer, with commas")
+    parser.add_argument("--matrix-steps", action="store_true", help="only what fuses products in one step")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     groups = groups_of(options.records, [k for k in options.kinds.split(",") if k], options.by.split(","))
+    if options.matrix_steps:
+        fused = {n: [r for r in of if r.get("reading", {}).get("fused")] for n, of in groups.items()}
+        groups = {n: of for n, of in fused.items() if of}
     rows = []
     for row in rows_of(groups, not options.keep_readings, options.workers):
         rows.append(row)
