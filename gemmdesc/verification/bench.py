@@ -21,7 +21,8 @@ from gemmdesc.verification.records import Located, Outcome
 class Prepared:
     """A case that the library answers: ``ours`` is whatever the bench needs to run our side, None where it declines.
 
-    ``variants`` names the compiled kernels that our side needs.
+    ``desc``: of D's largest region, which is mostly all of it.  ``variants`` names the compiled kernels that our side
+    needs.
     """
 
     case: Case
