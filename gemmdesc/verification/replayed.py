@@ -60,10 +60,9 @@ class ReplayBench(Bench):
             return Unprepared(declined=None, failure=f"the heuristic: {answer.status}", problem=problem)
         found = described(self.library, self._index, problem, answer, self._accept)
         if isinstance(found, Declined):
-            return Prepared(case=case, problem=problem, answer=answer, desc=None, declined=found, kernel="replay")
+            return Prepared(case=case, problem=problem, answer=answer, regions=(), declined=found, kernel="replay")
         return Prepared(
-            case=case, problem=problem, answer=answer, desc=found.descriptor, declined=None, kernel="replay",
-            ours=found.regions,
+            case=case, problem=problem, answer=answer, regions=found.regions, declined=None, kernel="replay"
         )  # fmt: skip
 
     def compare(self, prepared: Prepared, draws: tuple[Draw, ...]) -> Comparison:
@@ -76,7 +75,7 @@ class ReplayBench(Bench):
         got = self.library.run(problem, prepared.answer, a, b, window)
         if isinstance(got, Failed):
             return Compared(draw=draw, reference="cublaslt", outcome=Outcome.REFERENCE_FAILED, failure=got.status)
-        ours = replay_window(prepared.ours, problem, a, b, window)
+        ours = replay_window(prepared.regions, problem, a, b, window)
         found = first_mismatch(got, ours)
         if found is None:
             return Compared(draw=draw, reference="cublaslt", outcome=Outcome.EQUAL)
@@ -108,19 +107,24 @@ def problem_operands(case: Case, draw: Draw) -> tuple[Operand, Operand, bool]:
     return (b, a, True) if swapped else (a, b, False)
 
 
-def spread_window(problem: GemmProblem, seed: int) -> Window:
-    """Rows and columns of D to replay: first and last ones, and others by ``seed``; fewer where k is large."""
+def spread_window(problem: GemmProblem, seed: int, region: Region | None = None) -> Window:
+    """Rows and columns of D, or of a rectangle of it, to replay: first and last ones, and others by ``seed``.
+
+    Fewer where k is large.
+    """
     side = _WINDOW
     while side > 4 and side * side * problem.k > _WINDOW_PRODUCTS:
         side //= 2
     rng = np.random.default_rng([seed, problem.m, problem.n, problem.k])
 
-    def some(size: int) -> np.ndarray:
-        if size <= side:
-            return np.arange(size, dtype=np.int64)
-        return np.unique(np.concatenate([[0, size - 1], rng.integers(0, size, size=side - 2)])).astype(np.int64)
+    def some(begin: int, end: int) -> np.ndarray:
+        if end - begin <= side:
+            return np.arange(begin, end, dtype=np.int64)
+        inner = rng.integers(begin, end, size=side - 2)
+        return np.unique(np.concatenate([[begin, end - 1], inner])).astype(np.int64)
 
-    return Window(rows=some(problem.m), columns=some(problem.n))
+    row, row_end, column, column_end = region.bounds if region else (0, problem.m, 0, problem.n)
+    return Window(rows=some(row, row_end), columns=some(column, column_end))
 
 
 def replay_window(

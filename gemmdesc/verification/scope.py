@@ -23,7 +23,7 @@ class Scope(Enum):
     """Where a launch's products are made.  UNKNOWN: the launch could not be captured.
 
     SEGMENT_K: on the tensor cores, by kernels that share out k among the processors when they are launched, so that
-    the order differs from tile to tile.  No descriptor states such an order yet; it counts as in scope all the same.
+    the order differs from tile to tile.
     """
 
     TENSOR_CORES = "tensor_cores"
