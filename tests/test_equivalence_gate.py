@@ -16,9 +16,11 @@ from gemmdesc.arithmetic.models import AccumulatorModel
 from gemmdesc.arithmetic.replay import fused_dot
 from gemmdesc.bits import bits_dtype
 from gemmdesc.equivalence import Launch, walk
+from gemmdesc.equivalence.answers import READING
 from gemmdesc.equivalence.draws import DRAWS, FORMATS, draw
 from gemmdesc.equivalence.evaluate import evaluate, loaded_bytes, missing_functions, needed_nodes
 from gemmdesc.equivalence.gate_counts import UNNAMED, over_splitting, pairs
+from gemmdesc.equivalence.gate_rows import load_gate_rows, store_gate_rows
 from gemmdesc.equivalence.holding import compared
 from gemmdesc.equivalence.instructions import instruction_ptx, matrix_step_ptx
 from gemmdesc.equivalence.matrix_steps import modelled_steps, multiply_pairs, step_model
@@ -246,3 +248,47 @@ def test_a_rehearsal_runs_resumes_and_counts(tmp_path: Path) -> None:
         assert claim["counts"]["configurations"] == expected
         assert claim["counts"]["failed"] == 0
         assert claim["counts"]["launched"] == 0
+
+
+def test_rows_are_stored_small_and_come_back_as_they_were(tmp_path: Path) -> None:
+    digest, first = "0123456789abcdef", {"draw": "plain", "offset": 4, "card": "00", "walker": "01"}
+    rows = [
+        {"case": "a", "choice": {"num_warps": 1, "fused": True}, "kernel": "k", "kinds": ["fp16", "fp32"],
+         "reading": READING, "compile_s": 0.1234, "text": 2 * digest, "read_s": 0.0567, "class": 2 * digest[::-1],
+         "assuming": ["x"], "relaxed": dict.fromkeys(RELATIONS, digest), "launch_s": 0.0007, "functions": [],
+         "outputs": [digest, digest[::-1]], "equal": [True, False], "mismatches": 3, "bytes_compared": 8,
+         "bytes_stored": 16, "evaluate_s": 0.0071, "first": first},
+        {"case": "a", "choice": {"num_warps": 2, "fused": True}, "kernel": "k", "kinds": [], "reading": READING,
+         "refused": "contraction", "reason": "why", "text": 2 * digest},
+        {"case": "b", "choice": {"num_warps": 2}, "kernel": "k", "kinds": [], "reading": READING, "text": 2 * digest,
+         "class": 2 * digest, "failed": "LibraryError: x", "where": "there"},
+    ]  # fmt: skip
+    store_gate_rows(tmp_path / "rows.parquet", rows[::-1])
+    assert load_gate_rows([tmp_path / "rows.parquet"]) == rows
+    lines = tmp_path / "rows.jsonl"
+    later = {**rows[0], "mismatches": 0}
+    text = "".join(json.dumps(r) + "\n" for r in (later, {**rows[2], "reading": READING - 1}))
+    lines.write_text(text + '{"cut', encoding="utf-8")
+    assert load_gate_rows([tmp_path / "rows.parquet", lines]) == [later, *rows[1:]]
+    with pytest.raises(InvalidInputError, match="csv"):
+        load_gate_rows([tmp_path / "rows.csv"])
+
+
+def test_a_gate_goes_on_from_known_rows_and_counts_them(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+    known, facts = tmp_path / "known.parquet", tmp_path / "facts.json"
+    row = {**_row("softmax-256-bf16", "ab" * 16, ["ab" * 8], "cd" * 16), "kernel": "softmax", "reading": READING}
+    row["choice"] = {"num_warps": 1, "enable_fp_fusion": True, "num_stages": 1}
+    store_gate_rows(known, [row])
+    told = {"command": "a command", "card": "a card", "versions": {"driver": "1.2"}, "date": "2026-11-30"}
+    facts.write_text(json.dumps({"claims": [{"claim": "x", **told}]}), encoding="utf-8")
+    stored = tmp_path / "all.parquet"
+    command = [sys.executable, str(SCRIPT), str(tmp_path), "--known", str(known), "--store", str(stored)]
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)}
+    done = subprocess.run(
+        [*command, "--summary", str(facts)], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    (claim,) = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))["claims"]
+    assert (claim["counts"]["configurations"], claim["card"], claim["versions"]) == (1, "a card", {"driver": "1.2"})
+    assert load_gate_rows([stored]) == load_gate_rows([known])
