@@ -214,6 +214,7 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, default=CORPUS)
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="files with rows that need not be made")
     parser.add_argument("--store", type=Path, default=None, help="a Parquet file for all rows")
+    parser.add_argument("--witnesses", type=Path, default=None, help="lines of equivalence_witnesses.py, to count with")
     parser.add_argument("--summary", type=Path, default=None, metavar="FACTS",
                         help="only count what is there; FACTS: the summary of the run that made it")  # fmt: skip
     options = parser.parse_args()
@@ -231,7 +232,8 @@ def main() -> None:
     rows = rows_of(options)
     if options.store is not None:
         store_gate_rows(options.store, rows)
-    made = summary(rows, facts)
+    lines = options.witnesses.read_text(encoding="utf-8").splitlines() if options.witnesses is not None else []
+    made = summary(rows, facts, [json.loads(line) for line in lines])
     text = json.dumps({"claims": [made]}, indent=1)
     (options.out / "summary.json").write_text(text + "\n", encoding="utf-8")
     print(text[:8000])

@@ -19,12 +19,13 @@ from gemmdesc.equivalence import Launch, walk
 from gemmdesc.equivalence.answers import READING
 from gemmdesc.equivalence.draws import DRAWS, FORMATS, draw
 from gemmdesc.equivalence.evaluate import evaluate, loaded_bytes, missing_functions, needed_nodes
-from gemmdesc.equivalence.gate_counts import UNNAMED, over_splitting, pairs
+from gemmdesc.equivalence.gate_counts import UNKNOWN, UNNAMED, over_splitting, pairs
 from gemmdesc.equivalence.gate_rows import load_gate_rows, store_gate_rows
 from gemmdesc.equivalence.holding import compared
 from gemmdesc.equivalence.instructions import instruction_ptx, matrix_step_ptx
 from gemmdesc.equivalence.matrix_steps import modelled_steps, multiply_pairs, step_model
 from gemmdesc.equivalence.relations import RELATIONS
+from gemmdesc.equivalence.witnesses import BOUNDED, CARD, EXACT, STAND_IN, strongest
 from gemmdesc.errors import InvalidInputError
 from tests.equivalence_texts import EXCHANGE, butterfly, kernel
 
@@ -212,12 +213,34 @@ def test_surplus_pairs_have_names_where_a_relation_has_one() -> None:
         )
     ]
     found = over_splitting([*rows, {**_row("b", "k", ["1"], "t"), "kernel": "other"}])
-    assert found["without_products"] == {"texts": 6, "classes": 6, "classes_of_bytes": 3, "factor": 2.0}
+    counts = {"texts": 6, "classes": 6, "classes_of_bytes": 3, "classes_apart": 3, "classes_expected": 3}
+    assert found["without_products"] == {**counts, "factor": 2.0, "factor_apart": 2.0, "factor_expected": 2.0}
     assert found["surplus_pairs_by_name"] == {UNNAMED: 4, order: 1, fusion: 1}
     assert list(found["surplus_pairs_by_kernel"]) == ["sum"]
     (case,) = found["surplus"]
     assert (case["case"], case["classes"], case["classes_of_bytes"]) == ("a", 5, 2)
     assert len(case["without_name"]) == 4
+
+
+def test_a_witness_tells_classes_apart() -> None:
+    """What pairs without one connect counts as one class."""
+    rows = [{**_row("a", name, ["1"], name), "kernel": "softmax"} for name in "klm"]
+
+    def counts(**kinds: str | None) -> tuple[int, int]:
+        lines = [{"case": "a", "classes": list(pair)[::-1], "kind": kind} for pair, kind in kinds.items()]
+        found = over_splitting(rows, lines)["by_group"]["norms"]
+        assert (found["classes"], found["classes_of_bytes"]) == (3, 1)
+        return found["classes_apart"], found["classes_expected"]
+
+    assert counts() == (1, 1)
+    assert counts(kl=EXACT) == (1, 1)
+    assert counts(kl=EXACT, km=BOUNDED) == (2, 2)
+    assert counts(kl=EXACT, km=BOUNDED, lm=STAND_IN) == (2, 3)
+    assert counts(kl=EXACT, km=BOUNDED, lm=CARD) == (3, 3)
+    assert counts(kl=None, km=STAND_IN, lm=STAND_IN) == (1, 2)
+    both = [{"case": "a", "classes": ["k", "l"], "kind": kind} for kind in (STAND_IN, CARD, None)]
+    assert strongest(both) == {("a", "k", "l"): CARD}
+    assert over_splitting(rows, both)["surplus_pairs_by_witness"] == {UNNAMED: {UNKNOWN: 2, CARD: 1}}
 
 
 def test_bytes_that_differ_and_bytes_that_nobody_stores_are_found() -> None:

@@ -11,15 +11,26 @@ from typing import Any
 
 from gemmdesc.equivalence.draws import DRAWS
 from gemmdesc.equivalence.relations import relation_between
+from gemmdesc.equivalence.witnesses import SHOWN, pair_key, strongest
 
 Row = Mapping[str, Any]
 #: Pairs without a name that are listed for one case.
 _LISTED = 4
 UNNAMED = "no name"
+#: Configurations that a gate has to have launched.
+WANTED = 10_000
+#: Kernels that are neither reductions nor norms, nor, by their names, products.
+_NORMS = ("layernorm", "rmsnorm", "softmax")
+_ELEMENTWISE = ("axpy", "combine", "scalar_chain", "silu", "vector_add")
+#: Of a pair that nothing has told apart.
+UNKNOWN = "none yet"
 
 
-def summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The claim: configurations and texts apart, and pairs that are called equal or different."""
+def summary(rows: Sequence[Row], facts: Mapping[str, Any], witnesses: Sequence[Row] = ()) -> dict[str, Any]:
+    """The claim: configurations and texts apart, and pairs that are called equal or different.
+
+    ``witnesses``: lines of ``scripts/equivalence_witnesses.py``.
+    """
     read = [r for r in rows if "class" in r]
     held = [r for r in read if "equal" in r]
     refused = [r for r in rows if "refused" in r]
@@ -33,6 +44,7 @@ def summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> dict[str, Any]:
         **facts,
         "counts": {
             "configurations": len(rows),
+            "configurations_wanted": WANTED,
             "distinct_texts": len({r["text"] for r in rows if "text" in r}),
             "read": len(read),
             "texts_read": len({r["text"] for r in read}),
@@ -49,7 +61,7 @@ def summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> dict[str, Any]:
         },
         "called_equal": same,
         "called_different": different,
-        "over_splitting": over_splitting([r for r in read if "outputs" in r]),
+        "over_splitting": over_splitting([r for r in read if "outputs" in r], witnesses),
         "declined_by_reason": tally(refused, lambda r: r["refused"]),
         "declined_reasons": dict(Counter(f"{r['kernel']}: {_general(r['reason'])}" for r in refused).most_common(40)),
         "failed_by_reason": dict(Counter(r["failed"][:160] for r in failed).most_common(20)),
@@ -122,38 +134,94 @@ def pairs(rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, Any]]:
     }
 
 
-def over_splitting(rows: Sequence[Row]) -> dict[str, Any]:
+def over_splitting(rows: Sequence[Row], witnesses: Sequence[Row] = ()) -> dict[str, Any]:
     """For each kernel, the checker's classes against those of the bytes, case by case, over distinct texts.
 
     A surplus pair is two classes of one case that stored the same bytes on every draw; its name is the first of
-    ``RELATIONS`` in which they agree.
+    ``RELATIONS`` in which they agree, its witness the strongest that there is.  ``classes_apart`` counts what the
+    bytes or a witness tell apart; ``classes_expected`` takes stand-ins for approximate functions as witnesses too.
     """
+    kinds = strongest(witnesses)
     cases: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         cases[row["case"]].append(row)
     kernels: dict[str, Counter[str]] = defaultdict(Counter)
     names: dict[str, Counter[str]] = defaultdict(Counter)
+    shown: dict[str, Counter[str]] = defaultdict(Counter)
     surplus = []
     for case, group in cases.items():
         kernel = group[0]["kernel"]
-        classes, bytes_ = len({r["class"] for r in group}), len({tuple(r["outputs"]) for r in group})
-        counts = {"texts": len({r["text"] for r in group}), "classes": classes, "classes_of_bytes": bytes_}
+        found = [(name, kinds.get(_key(a, b), UNKNOWN), a, b) for name, a, b in _surplus_pairs(group)]
+        counts = _classes(group, found)
         kernels[kernel] += Counter(counts)
-        if classes > bytes_:
-            found = list(_surplus_pairs(group))
-            names[kernel] += Counter(name for name, _, _ in found)
-            unnamed = [[one["choice"], other["choice"]] for name, one, other in found if name == UNNAMED]
-            by_name = dict(Counter(name for name, _, _ in found).most_common())
-            surplus.append({"case": case, **counts, "pairs": by_name, "without_name": unnamed[:_LISTED]})
-    reductions = [c for name, c in kernels.items() if not name.startswith("gemm")]
-    total = sum(reductions, Counter())
+        if found:
+            by_name = Counter(name for name, _, _, _ in found)
+            names[kernel] += by_name
+            for name, kind, _, _ in found:
+                shown[name][kind] += 1
+            unnamed = [[a["choice"], b["choice"]] for name, kind, a, b in found if (name, kind) == (UNNAMED, UNKNOWN)]
+            surplus.append(
+                {"case": case, **counts, "pairs": dict(by_name.most_common()), "without_name": unnamed[:_LISTED]}
+            )
+    groups: dict[str, Counter[str]] = defaultdict(Counter)
+    for name, c in kernels.items():
+        groups[_group(name)] += c
     return {
-        "without_products": {**total, "factor": round(total["classes"] / max(total["classes_of_bytes"], 1), 4)},
-        "by_kernel": dict(sorted((name, dict(counts)) for name, counts in kernels.items())),
+        "without_products": _factors(sum((c for name, c in groups.items() if name != "products"), Counter())),
+        "by_group": {name: _factors(groups[name]) for name in sorted(groups)},
+        "by_kernel": {name: _factors(counts) for name, counts in sorted(kernels.items())},
         "surplus_pairs_by_name": dict(sum(names.values(), Counter()).most_common()),
+        "surplus_pairs_by_witness": {name: dict(counts.most_common()) for name, counts in sorted(shown.items())},
         "surplus_pairs_by_kernel": {name: dict(counts.most_common()) for name, counts in sorted(names.items())},
         "surplus": surplus,
     }
+
+
+def _classes(group: Sequence[Row], surplus: Sequence[tuple[str, str, Row, Row]]) -> dict[str, int]:
+    """Texts and classes of one case; ``surplus``: name and kind of witness of each surplus pair, and its rows."""
+    classes = {row["class"] for row in group}
+    pairs = [(kind, frozenset((a["class"], b["class"]))) for _, kind, a, b in surplus]
+    return {
+        "texts": len({r["text"] for r in group}),
+        "classes": len(classes),
+        "classes_of_bytes": len({tuple(r["outputs"]) for r in group}),
+        "classes_apart": _apart(classes, {pair for kind, pair in pairs if kind not in SHOWN}),
+        "classes_expected": _apart(classes, {pair for kind, pair in pairs if kind == UNKNOWN}),
+    }
+
+
+def _group(kernel: str) -> str:
+    if kernel.startswith("gemm"):
+        return "products"
+    return "norms" if kernel in _NORMS else "element by element" if kernel in _ELEMENTWISE else "reductions"
+
+
+def _factors(counts: Mapping[str, int]) -> dict[str, Any]:
+    """Counts, and the checker's classes over each count of classes that differ."""
+    over = {
+        name: round(counts["classes"] / max(counts[of], 1), 4)
+        for name, of in (("factor", "classes_of_bytes"), ("factor_apart", "classes_apart"),
+                         ("factor_expected", "classes_expected"))
+    }  # fmt: skip
+    return {**counts, **over}
+
+
+def _apart(classes: set[str], alike: set[frozenset[str]]) -> int:
+    """How many classes there are at least if no pair of ``alike`` differs: what such pairs connect is one."""
+    parent = {name: name for name in classes}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            name = parent[name]
+        return name
+
+    for one, other in alike:
+        parent[root(one)] = root(other)
+    return len({root(name) for name in classes})
+
+
+def _key(one: Row, other: Row) -> tuple[str, ...]:
+    return pair_key({"case": one["case"], "classes": [one["class"], other["class"]]})
 
 
 def _surplus_pairs(group: Sequence[Row]) -> Iterator[tuple[str, Row, Row]]:
