@@ -1,7 +1,7 @@
 """Look for operands that tell apart the classes which no draw of a gate has told apart.
 
     python scripts/equivalence_witnesses.py OUT.jsonl --gate tests/observations/equivalence-gate.parquet
-        [--card none] [--seconds 100] [--processes 16] [--seeds 2048]
+        [--card none] [--seconds 100] [--processes 16] [--seeds 4096]
 
 For each two classes of one case that stored the same bytes on every draw of the gate, both kernels are compiled again,
 read, and worked out on draws aimed at what sets them apart (``gemmdesc/equivalence/witnesses.py``), or launched on
@@ -125,13 +125,13 @@ def main() -> None:
     parser.add_argument("--gate", type=Path, nargs="+", required=True, help="rows of gates")
     parser.add_argument("--card", choices=("first", "none"), default="none")
     parser.add_argument("--cases", default="", help="beginnings of case names")
-    parser.add_argument("--seeds", type=int, default=2048)
+    parser.add_argument("--seeds", type=int, default=4096)
     parser.add_argument("--seconds", type=float, default=3600.0, help="no further group is begun after these")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     began = time.time()
     from gemmdesc.equivalence.gate_rows import load_gate_rows
-    from gemmdesc.equivalence.witnesses import CARD, pair_key, unseen
+    from gemmdesc.equivalence.witnesses import CARD, pair_key, repeated, unseen
 
     done = {pair_key(r) for r in rows_of(options.out) if r["kind"] and (options.card == "none" or r["kind"] == CARD)}
     wanted = tuple(name for name in options.cases.split(",") if name)
@@ -166,6 +166,7 @@ def main() -> None:
             made += lines
             sink.write("".join(json.dumps(line) + "\n" for line in lines))
             sink.flush()
+    print(json.dumps({"exact witnesses on the card": repeated(rows_of(options.out))}))
     kinds = [line["kind"] for line in made]
     print(json.dumps({str(kind): kinds.count(kind) for kind in sorted(set(kinds), key=str)}))
 

@@ -25,10 +25,11 @@ from gemmdesc.equivalence.holding import compared
 from gemmdesc.equivalence.instructions import instruction_ptx, matrix_step_ptx
 from gemmdesc.equivalence.matrix_steps import modelled_steps, multiply_pairs, step_model
 from gemmdesc.equivalence.relations import RELATIONS
-from gemmdesc.equivalence.witnesses import BOUNDED, CARD, EXACT, STAND_IN, strongest
+from gemmdesc.equivalence.witnesses import BOUNDED, CARD, EXACT, STAND_IN, repeated, strongest
 from gemmdesc.errors import InvalidInputError
 from tests.equivalence_texts import EXCHANGE, butterfly, kernel
 
+OBSERVATIONS = Path(__file__).resolve().parent / "observations"
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "equivalence_gate.py"
 
 
@@ -227,7 +228,7 @@ def test_a_witness_tells_classes_apart() -> None:
     rows = [{**_row("a", name, ["1"], name), "kernel": "softmax"} for name in "klm"]
 
     def counts(**kinds: str | None) -> tuple[int, int]:
-        lines = [{"case": "a", "classes": list(pair)[::-1], "kind": kind} for pair, kind in kinds.items()]
+        lines = [_witness(list(pair)[::-1], kind) for pair, kind in kinds.items()]
         found = over_splitting(rows, lines)["by_group"]["norms"]
         assert (found["classes"], found["classes_of_bytes"]) == (3, 1)
         return found["classes_apart"], found["classes_expected"]
@@ -238,9 +239,37 @@ def test_a_witness_tells_classes_apart() -> None:
     assert counts(kl=EXACT, km=BOUNDED, lm=STAND_IN) == (2, 3)
     assert counts(kl=EXACT, km=BOUNDED, lm=CARD) == (3, 3)
     assert counts(kl=None, km=STAND_IN, lm=STAND_IN) == (1, 2)
-    both = [{"case": "a", "classes": ["k", "l"], "kind": kind} for kind in (STAND_IN, CARD, None)]
-    assert strongest(both) == {("a", "k", "l"): CARD}
-    assert over_splitting(rows, both)["surplus_pairs_by_witness"] == {UNNAMED: {UNKNOWN: 2, CARD: 1}}
+    both = [_witness(["k", "l"], kind) for kind in (STAND_IN, CARD, None)]
+    assert strongest(both) == {("a", "k", "l"): both[1]}
+    named = {UNNAMED: {UNKNOWN: 2}, "told apart by plain": {CARD: 1}}
+    assert over_splitting(rows, both)["surplus_pairs_by_witness"] == named
+
+
+def test_exact_witnesses_are_held_against_the_card() -> None:
+    exact = [_witness(["k", "l"], EXACT), _witness(["k", "m"], EXACT), _witness(["l", "m"], EXACT)]
+    other = {**exact[1], "kind": CARD, "found": [{**exact[1]["found"][0], "one": "02"}]}
+    swapped = _witness(["l", "k"], CARD)
+    swapped["found"] = [{**swapped["found"][0], "one": "01", "other": "00"}]
+    assert repeated([*exact, swapped, other]) == {"asked": 2, "repeated": 1}
+
+
+def _witness(classes: list[str], kind: str | None) -> dict[str, Any]:
+    found = {"draw": "plain", "seed": 0, "parameter": 1, "offset": 0, "one": "00", "other": "01"}
+    return {"case": "a", "classes": classes, "kind": kind, "found": [found]}
+
+
+def test_what_is_recorded_counts_up_to_the_results() -> None:
+    """The page's figures are those of the rows and witnesses that are kept."""
+    rows = load_gate_rows([OBSERVATIONS / "equivalence-gate.parquet"])
+    lines = (OBSERVATIONS / "equivalence-witnesses.jsonl").read_text(encoding="utf-8").splitlines()
+    made = over_splitting([r for r in rows if "outputs" in r], [json.loads(line) for line in lines])
+    claims = json.loads((SCRIPT.parent.parent / "docs/results/equivalence.json").read_text(encoding="utf-8"))["claims"]
+    (claim,) = [c for c in claims if c["claim"].startswith("Over-splitting")]
+    assert claim["counts"] == made["without_products"]
+    assert claim["surplus_pairs_by_witness"] == made["surplus_pairs_by_witness"]
+    assert UNNAMED not in made["surplus_pairs_by_name"]
+    (held,) = [c for c in claims if c["claim"].startswith("What the equivalence checker reads")]
+    assert held["counts"]["configurations"] == len(rows)
 
 
 def test_bytes_that_differ_and_bytes_that_nobody_stores_are_found() -> None:

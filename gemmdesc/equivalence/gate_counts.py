@@ -11,7 +11,7 @@ from typing import Any
 
 from gemmdesc.equivalence.draws import DRAWS
 from gemmdesc.equivalence.relations import relation_between
-from gemmdesc.equivalence.witnesses import SHOWN, pair_key, strongest
+from gemmdesc.equivalence.witnesses import SHOWN, pair_key, repeated, strongest
 
 Row = Mapping[str, Any]
 #: Pairs without a name that are listed for one case.
@@ -138,10 +138,11 @@ def over_splitting(rows: Sequence[Row], witnesses: Sequence[Row] = ()) -> dict[s
     """For each kernel, the checker's classes against those of the bytes, case by case, over distinct texts.
 
     A surplus pair is two classes of one case that stored the same bytes on every draw; its name is the first of
-    ``RELATIONS`` in which they agree, its witness the strongest that there is.  ``classes_apart`` counts what the
-    bytes or a witness tell apart; ``classes_expected`` takes stand-ins for approximate functions as witnesses too.
+    ``RELATIONS`` in which they agree, or else the draw that tells them apart; its witness the strongest that there is.
+    ``classes_apart`` counts what the bytes or a witness tell apart; ``classes_expected`` takes stand-ins for
+    approximate functions as witnesses too.
     """
-    kinds = strongest(witnesses)
+    known = strongest(witnesses)
     cases: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         cases[row["case"]].append(row)
@@ -151,7 +152,7 @@ def over_splitting(rows: Sequence[Row], witnesses: Sequence[Row] = ()) -> dict[s
     surplus = []
     for case, group in cases.items():
         kernel = group[0]["kernel"]
-        found = [(name, kinds.get(_key(a, b), UNKNOWN), a, b) for name, a, b in _surplus_pairs(group)]
+        found = [(*_named(name, known.get(_key(a, b))), a, b) for name, a, b in _surplus_pairs(group)]
         counts = _classes(group, found)
         kernels[kernel] += Counter(counts)
         if found:
@@ -172,9 +173,17 @@ def over_splitting(rows: Sequence[Row], witnesses: Sequence[Row] = ()) -> dict[s
         "by_kernel": {name: _factors(counts) for name, counts in sorted(kernels.items())},
         "surplus_pairs_by_name": dict(sum(names.values(), Counter()).most_common()),
         "surplus_pairs_by_witness": {name: dict(counts.most_common()) for name, counts in sorted(shown.items())},
+        "exact_witnesses_on_the_card": repeated(witnesses),
         "surplus_pairs_by_kernel": {name: dict(counts.most_common()) for name, counts in sorted(names.items())},
         "surplus": surplus,
     }
+
+
+def _named(name: str, line: Row | None) -> tuple[str, str]:
+    """The name of a surplus pair, and the kind of its witness."""
+    if line is None:
+        return name, UNKNOWN
+    return (f"told apart by {line['found'][0]['draw']}" if name == UNNAMED else name), line["kind"]
 
 
 def _classes(group: Sequence[Row], surplus: Sequence[tuple[str, str, Row, Row]]) -> dict[str, int]:

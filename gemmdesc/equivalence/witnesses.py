@@ -73,15 +73,27 @@ def pair_key(line: Mapping[str, Any]) -> tuple[str, ...]:
     return (line["case"], *sorted(line["classes"]))
 
 
-def strongest(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, ...], str]:
-    """By pair, the strongest kind of witness that there is: on a card, exact, bounded, under stand-ins."""
-    found: dict[tuple[str, ...], str] = {}
+def strongest(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, ...], Mapping[str, Any]]:
+    """By pair, the line with the strongest witness that there is: on a card, exact, bounded, under stand-ins."""
+    found: dict[tuple[str, ...], Mapping[str, Any]] = {}
     for line in lines:
-        kind = line["kind"]
-        if kind is not None:
-            key = pair_key(line)
-            found[key] = min(kind, found.get(key, kind), key=_STRENGTH.index)
+        key = pair_key(line)
+        if line["kind"] is not None:
+            found[key] = min(found.get(key, line), line, key=lambda x: _STRENGTH.index(x["kind"]))
     return found
+
+
+def repeated(lines: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many exact witnesses a card was asked for, and on how many it first stored the bytes that were worked out."""
+    said: dict[tuple[str, ...], dict[str, Any]] = defaultdict(dict)
+    for line in lines:
+        if line["kind"] in (EXACT, CARD):
+            (found,) = line["found"]
+            place = [found[name] for name in ("draw", "seed", "parameter", "offset")]
+            stored = dict(zip(line["classes"], (found["one"], found["other"]), strict=True))
+            said[pair_key(line)][line["kind"]] = place, stored
+    both = [found for found in said.values() if len(found) == 2]
+    return {"asked": len(both), "repeated": sum(found[EXACT] == found[CARD] for found in both)}
 
 
 def unseen(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
