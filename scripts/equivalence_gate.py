@@ -2,12 +2,13 @@
 
     python scripts/equivalence_gate.py OUT [--seconds 250] [--processes 16] [--most 10000] [--card none]
         [--known tests/observations/equivalence-gate.parquet] [--store tests/observations/equivalence-gate.parquet]
+        [--aimed]
 
 Configurations of the corpus are compiled here, read, and launched with ten adversarial draws each.  The expression
 behind every stored byte (of a sample, where they are many) is worked out with PTX's arithmetic, functions that only
 hardware defines on the card, and compared with what the card stored; bytes that no thread stores have to stay as they
-were.  Configurations that the checker calls equal have to store the same bytes on every draw, and on eight more that
-are launched only.
+were.  So are the aimed draws of ``draws.py``.  Configurations that the checker calls equal have to store the same bytes
+on every draw, and on eight more that are launched only.
 
 OUT/rows-*.jsonl has one line per configuration.  Lines that are there already, or in a file that ``--known`` names, are
 not made again, so that a run that the time limit ended goes on where it was; OUT/summary.json counts over all of them,
@@ -213,6 +214,7 @@ def main() -> None:
     parser.add_argument("--card", choices=("first", "none"), default="first")
     parser.add_argument("--corpus", type=Path, default=CORPUS)
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="files with rows that need not be made")
+    parser.add_argument("--aimed", action="store_true", help="make rows again that were not launched on aimed draws")
     parser.add_argument("--store", type=Path, default=None, help="a Parquet file for all rows")
     parser.add_argument("--witnesses", type=Path, default=None, help="lines of equivalence_witnesses.py, to count with")
     parser.add_argument("--summary", type=Path, default=None, metavar="FACTS",
@@ -244,7 +246,9 @@ def run(options: argparse.Namespace, began: float) -> None:
     """Have the processes take configurations until the time is over."""
     from gemmdesc.equivalence.gate_rows import gate_key
 
-    known = {gate_key(row) for row in rows_of(options)}
+    known = {
+        gate_key(row) for row in rows_of(options) if "outputs" not in row or "aimed" in row or not options.aimed
+    }
     wanted = [name for name in options.cases.split(",") if name]
     todo = [
         item

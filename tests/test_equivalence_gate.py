@@ -19,7 +19,7 @@ from gemmdesc.equivalence import Launch, walk
 from gemmdesc.equivalence.answers import READING
 from gemmdesc.equivalence.draws import DRAWS, FORMATS, draw
 from gemmdesc.equivalence.evaluate import evaluate, loaded_bytes, missing_functions, needed_nodes
-from gemmdesc.equivalence.gate_counts import UNKNOWN, UNNAMED, over_splitting, pairs
+from gemmdesc.equivalence.gate_counts import UNKNOWN, UNNAMED, over_splitting, pairs, summary
 from gemmdesc.equivalence.gate_rows import load_gate_rows, store_gate_rows
 from gemmdesc.equivalence.holding import compared
 from gemmdesc.equivalence.instructions import instruction_ptx, matrix_step_ptx
@@ -198,6 +198,27 @@ def test_pairs_are_counted_and_those_that_differ_are_found() -> None:
     same, different = pairs(rows)
     assert (same["pairs"], same["pairs_that_differ"], same["classes_of_several"]) == (6, 3, 1)
     assert (different["pairs_of_classes"], different["seen_to_differ"], different["never_seen_to_differ"]) == (2, 1, 1)
+
+
+def test_aimed_draws_count_where_both_rows_have_them() -> None:
+    rows: list[dict[str, Any]] = [
+        _row("a", "x", ["1"], "t1"),
+        {**_row("a", "x", ["1"], "t2"), "aimed": ["1"]},
+        {**_row("a", "x", ["1"], "t3"), "aimed": ["2"]},
+        {**_row("a", "y", ["1"], "t4"), "aimed": ["3"]},
+        _row("a", "z", ["1"], "t5"),
+    ]
+    same, different = pairs(rows)
+    assert (same["pairs"], same["pairs_that_differ"]) == (3, 1)
+    assert (different["pairs_of_classes"], different["seen_to_differ"]) == (3, 1)
+    found = over_splitting([{**row, "kernel": "sum"} for row in rows])["by_kernel"]["sum"]
+    # What z stored on the plain draws connects the other two.
+    assert (found["classes"], found["classes_of_bytes"]) == (3, 1)
+    held = [{**row, "equal": [True], "aimed_equal": [True, False], "kernel": "sum", "bytes_compared": 4,
+             "bytes_stored": 8} for row in rows[1:2]]  # fmt: skip
+    counts = summary(held, {})["counts"]
+    assert (counts["draws"], counts["equal"], counts["configurations_different"]) == (3, 2, 1)
+    assert (counts["bytes_compared"], counts["bytes_stored"], counts["with_aimed_draws"]) == (12, 24, 1)
 
 
 def test_surplus_pairs_have_names_where_a_relation_has_one() -> None:

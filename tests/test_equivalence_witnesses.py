@@ -19,9 +19,9 @@ from gemmdesc.equivalence.answers import READING
 from gemmdesc.equivalence.bounds import applies, ranges
 from gemmdesc.equivalence.draws import AIMED, DRAWS, FORMATS, draw
 from gemmdesc.equivalence.evaluate import evaluate
-from gemmdesc.equivalence.functions import NAMED, Bits
+from gemmdesc.equivalence.functions import NAMED, Bits, Function
 from gemmdesc.equivalence.gate_rows import store_gate_rows
-from gemmdesc.equivalence.holding import Holder, Launchable
+from gemmdesc.equivalence.holding import EXTRA, Holder, Launchable
 from gemmdesc.equivalence.stand_ins import STAND_INS, largest, smallest, stand_in
 from gemmdesc.equivalence.witnesses import BOUNDED, EXACT, STAND_IN, aims, find_witnesses, trials, unseen
 from gemmdesc.errors import InvalidInputError
@@ -233,11 +233,17 @@ class Evaluating:
     def drop(self, key: Any) -> None:
         del self.held[key]
 
+    def instruction(self, name: str, *_: str) -> Function:
+        return stand_in(name, STAND_INS["scattered"])
+
+    def matrix_step(self, *_: str) -> None:
+        return None
+
     def launch(self, cubin: bytes, name: str, *, arguments: Any, draws: int, outputs: Any, **_: Any) -> list[Any]:
         walked = self.walks[cubin[0]]
         (data,) = self.held.values()
         assert len(data) == draws
-        functions = {n: stand_in(n, STAND_INS["scattered"]) for n in ("ex2.approx.f32", "div.full.f32")}
+        functions = {n: self.instruction(n) for n in ("ex2.approx.f32", "div.full.f32")}
         at, values = evaluate(walked, {0: data}, functions=functions)[1]
         out = np.full((draws, outputs[0]), 0xA5, np.uint8)
         out[:, at] = values
@@ -272,6 +278,26 @@ def test_a_card_is_asked_for_the_same_and_keeps_nothing() -> None:
     assert stored is not None
     assert stored[1][1].shape == (2, 128)
     assert len(card.held) == 1
+
+
+def test_aimed_draws_are_held_against_the_card_as_well() -> None:
+    walks = [body(SOFT.format(sum=order), "div.full.f32 %r9, %r20, %r9;") for order in ORDERS]
+    rows = []
+    for number, walked in enumerate(walks):
+        given = Launchable(cubin=bytes([number]), metadata=type("M", (), {"shared": 0}), kinds=KINDS)
+        rows.append(Holder(Evaluating(walks), 0).hold(walked, given))
+    for row in rows:
+        assert row["equal"] == [True] * len(DRAWS)
+        assert row["aimed_equal"] == [True] * len(AIMED)
+        assert len(row["outputs"]) == len(DRAWS) + EXTRA
+        assert len(row["aimed"]) == len(AIMED)
+    assert rows[0]["aimed"] != rows[1]["aimed"]
+    wrong = Evaluating(walks[::-1])
+    given = Launchable(cubin=b"\0", metadata=type("M", (), {"shared": 0}), kinds=KINDS)
+    row = Holder(wrong, 0).hold(walks[0], given)
+    assert row["mismatches"]
+    assert not all(row["equal"] + row["aimed_equal"])
+    assert "first" in row
 
 
 def test_the_script_finds_writes_and_goes_on(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from itertools import combinations
 from statistics import mean, median
 from typing import Any
 
-from gemmdesc.equivalence.draws import DRAWS
 from gemmdesc.equivalence.relations import relation_between
 from gemmdesc.equivalence.witnesses import SHOWN, pair_key, repeated, strongest
 
@@ -35,12 +34,13 @@ def summary(rows: Sequence[Row], facts: Mapping[str, Any], witnesses: Sequence[R
     held = [r for r in read if "equal" in r]
     refused = [r for r in rows if "refused" in r]
     failed = [r for r in read if "failed" in r]
-    draws = sum(len(r["equal"]) for r in held)
-    equal = sum(sum(r["equal"]) for r in held)
+    draws = sum(map(_draws, held))
+    equal = sum(sum(r["equal"]) + sum(r.get("aimed_equal", ())) for r in held)
     same, different = pairs([r for r in read if "outputs" in r])
     return {
         "claim": "What the equivalence checker reads is what the card stores: expressions worked out with PTX's "
-        "arithmetic against launched kernels, ten adversarial draws each; kernels called equal store the same bytes",
+        "arithmetic against launched kernels, ten adversarial draws each; kernels called equal store the same bytes"
+        + ("" if len(rows) >= WANTED else f"; unfinished: {len(rows):,} of {WANTED:,} configurations"),
         **facts,
         "counts": {
             "configurations": len(rows),
@@ -52,11 +52,12 @@ def summary(rows: Sequence[Row], facts: Mapping[str, Any], witnesses: Sequence[R
             "draws": draws,
             "equal": equal,
             "different": draws - equal,
-            "configurations_different": sum(not all(r["equal"]) for r in held),
+            "configurations_different": sum(map(_differs, held)),
+            "with_aimed_draws": sum("aimed_equal" in r for r in held),
             "declined": len(refused),
             "failed": len(failed),
-            "bytes_compared": sum(r.get("bytes_compared", 0) for r in held) * len(DRAWS),
-            "bytes_stored": sum(r.get("bytes_stored", 0) for r in held) * len(DRAWS),
+            "bytes_compared": sum(r.get("bytes_compared", 0) * _draws(r) for r in held),
+            "bytes_stored": sum(r.get("bytes_stored", 0) * _draws(r) for r in held),
             "fully_compared": sum(r["bytes_compared"] == r["bytes_stored"] for r in held),
         },
         "called_equal": same,
@@ -65,9 +66,9 @@ def summary(rows: Sequence[Row], facts: Mapping[str, Any], witnesses: Sequence[R
         "declined_by_reason": tally(refused, lambda r: r["refused"]),
         "declined_reasons": dict(Counter(f"{r['kernel']}: {_general(r['reason'])}" for r in refused).most_common(40)),
         "failed_by_reason": dict(Counter(r["failed"][:160] for r in failed).most_common(20)),
-        "different_by_kernel": tally([r for r in held if not all(r["equal"])], lambda r: r["kernel"]),
+        "different_by_kernel": tally([r for r in held if _differs(r)], lambda r: r["kernel"]),
         "first_differences": [
-            {k: r[k] for k in ("case", "choice", "first", "assuming") if k in r} for r in held if not all(r["equal"])
+            {k: r[k] for k in ("case", "choice", "first", "assuming") if k in r} for r in held if _differs(r)
         ][:40],
         "by_kernel": tally(rows, lambda r: r["kernel"]),
         "functions_on_the_card": sorted({name for r in read for name in r.get("functions", ())}),
@@ -77,6 +78,26 @@ def summary(rows: Sequence[Row], facts: Mapping[str, Any], witnesses: Sequence[R
             if (values := [r[name] for r in rows if name in r])
         },
     }
+
+
+def _draws(row: Row) -> int:
+    """Draws on which a row was worked out."""
+    return len(row["equal"]) + len(row.get("aimed_equal", ()))
+
+
+def _differs(row: Row) -> bool:
+    return not all(row["equal"]) or not all(row.get("aimed_equal", ()))
+
+
+def _unlike(one: Row, other: Row) -> bool:
+    """Whether two rows stored different bytes on a draw that both were launched on."""
+    aimed = one.get("aimed"), other.get("aimed")
+    return one["outputs"] != other["outputs"] or (None not in aimed and aimed[0] != aimed[1])
+
+
+def _one_of_each(rows: Sequence[Row]) -> list[Row]:
+    """A row of each class, one with aimed draws where there is one."""
+    return list({row["class"]: row for row in sorted(rows, key=lambda r: "aimed" in r)}.values())
 
 
 def _general(reason: str) -> str:
@@ -103,28 +124,30 @@ def pairs(rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, Any]]:
     for row in rows:
         classes[(row["class"], *row.get("kinds", ()))].append(row)
     shared = {name: group for name, group in classes.items() if len(group) > 1}
-    odd = {name: g for name, g in shared.items() if len({tuple(r["outputs"]) for r in g}) > 1}
+    odd = {
+        name: g
+        for name, g in shared.items()
+        if any(len({tuple(r[field]) for r in g if field in r}) > 1 for field in ("outputs", "aimed"))
+    }
     texts = {name: {(r["case"], r["text"]): r for r in g} for name, g in shared.items()}
-    by_case: dict[str, dict[str, list[str]]] = defaultdict(dict)
+    by_case: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        by_case[row["case"]][row["class"]] = row["outputs"]
+        by_case[row["case"]].append(row)
     seen = unseen = 0
     kernels: Counter[str] = Counter()
     for case, found in by_case.items():
-        outputs = list(found.values())
-        for i, one in enumerate(outputs):
-            for other in outputs[:i]:
-                if one == other:
-                    unseen += 1
-                    kernels[case.split("-")[0]] += 1
-                else:
-                    seen += 1
+        for one, other in combinations(_one_of_each(found), 2):
+            if _unlike(one, other):
+                seen += 1
+            else:
+                unseen += 1
+                kernels[case.split("-")[0]] += 1
     return {
         "classes": len(classes),
         "classes_of_several": len(shared),
         "pairs": sum(_pairs(len(g)) for g in shared.values()),
         "pairs_of_distinct_texts": sum(_pairs(len(g)) for g in texts.values()),
-        "pairs_that_differ": sum(_unlike(g) for g in odd.values()),
+        "pairs_that_differ": sum(_unlike(*pair) for g in odd.values() for pair in combinations(g, 2)),
         "examples": [[(r["case"], r["choice"], r["outputs"]) for r in g[:3]] for g in list(odd.values())[:5]],
     }, {
         "pairs_of_classes": seen + unseen,
@@ -193,7 +216,7 @@ def _classes(group: Sequence[Row], surplus: Sequence[tuple[str, str, Row, Row]])
     return {
         "texts": len({r["text"] for r in group}),
         "classes": len(classes),
-        "classes_of_bytes": len({tuple(r["outputs"]) for r in group}),
+        "classes_of_bytes": _apart(classes, {pair for _, pair in pairs}),
         "classes_apart": _apart(classes, {pair for kind, pair in pairs if kind not in SHOWN}),
         "classes_expected": _apart(classes, {pair for kind, pair in pairs if kind == UNKNOWN}),
     }
@@ -234,19 +257,12 @@ def _key(one: Row, other: Row) -> tuple[str, ...]:
 
 
 def _surplus_pairs(group: Sequence[Row]) -> Iterator[tuple[str, Row, Row]]:
-    """Name and two rows of every pair of classes with one set of outputs."""
-    one_of_each = {row["class"]: row for row in group}.values()
-    for one, other in combinations(one_of_each, 2):
-        if one["outputs"] == other["outputs"]:
+    """Name and two rows of every pair of classes that stored the same bytes."""
+    for one, other in combinations(_one_of_each(group), 2):
+        if not _unlike(one, other):
             yield relation_between(one.get("relaxed", {}), other.get("relaxed", {})) or UNNAMED, one, other
 
 
 def _pairs(count: int) -> int:
     return count * (count - 1) // 2
-
-
-def _unlike(group: Sequence[Row]) -> int:
-    alike = Counter(tuple(r["outputs"]) for r in group)
-    return _pairs(len(group)) - sum(_pairs(n) for n in alike.values())
-
 

@@ -21,9 +21,9 @@ Row = dict[str, Any]
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _TIMES = ("compile_s", "read_s", "launch_s", "evaluate_s")
 #: Fields that are lists or objects: stored as JSON, each distinct one once.
-_NESTED = ("choice", "kinds", "assuming", "functions", "equal", "first")
+_NESTED = ("choice", "kinds", "assuming", "functions", "equal", "aimed_equal", "first")
 #: Digests, in hexadecimal in a row; in a file those of one row are one string of bytes, each distinct one once.
-_DIGESTS = ("text", "class", "outputs", "relaxed")
+_DIGESTS = ("text", "class", "outputs", "aimed", "relaxed")
 _DIGEST_BYTES = 8
 _SCHEMA = pa.schema(
     [
@@ -94,7 +94,7 @@ def _from_columns(row: Row) -> Row:
     found = {name: value for name, value in row.items() if value is not None}
     found |= {name: json.loads(found[name]) for name in _NESTED if name in found}
     found |= {name: found[name].hex() for name in ("text", "class") if name in found}
-    for name in ("outputs", "relaxed"):
+    for name in ("outputs", "aimed", "relaxed"):
         if name in found:
             whole = found[name]
             found[name] = [whole[i : i + _DIGEST_BYTES].hex() for i in range(0, len(whole), _DIGEST_BYTES)]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmdesc.equivalence.card import UNTOUCHED
-from gemmdesc.equivalence.draws import DRAWS, FORMATS, draw
+from gemmdesc.equivalence.draws import AIMED, DRAWS, FORMATS, draw
 from gemmdesc.equivalence.evaluate import evaluate, loaded_bytes, missing_functions, needed_nodes
 from gemmdesc.equivalence.matrix_steps import modelled_steps
 from gemmdesc.equivalence.nodes import Ids
@@ -60,12 +60,16 @@ class Holder:
     def hold(self, walked: Walked, compiled: Launchable) -> dict[str, Any]:
         """Launch, work out, compare: a row of counts, digests of what was stored on each draw, and times.
 
+        ``outputs`` and ``equal`` speak of the draws of every gate, and of more plain ones that are launched only;
+        ``aimed`` and ``aimed_equal`` of the aimed ones.
+
         Raises:
             InvalidInputError: the kernel cannot be launched here, or reads what it writes.
             LibraryError: the driver reports an error.
         """
         inputs = self._inputs(walked, compiled.kinds)
-        draws = len(DRAWS) + EXTRA
+        compare = len(DRAWS) + len(AIMED)
+        draws = compare + EXTRA
         began = time.perf_counter()
         stored = walked.stored
         card = self._launched(walked, compiled, inputs, draws, _GATE)
@@ -74,13 +78,17 @@ class Holder:
         target, version = walked.entry.target.split(",")[0].strip(), walked.entry.version
         functions = {n: self._card.instruction(n, target, version) for n in missing_functions(walked, chosen)}
         steps = modelled_steps(ARCHITECTURE, self._card.matrix_step(target, version))
-        worked = {p: data if card is None else data[: len(DRAWS)] for p, data in inputs.items()}
+        worked = {p: data if card is None else data[:compare] for p, data in inputs.items()}
         values = evaluate(walked, worked, functions=functions, matrix_step=steps, chosen=chosen)
         row: dict[str, Any] = {"launch_s": round(launched - began, 4), "functions": sorted(functions)}
         if card is None:
             row["outputs"] = [_digest([v[d] for _, v in values.values()]) for d in range(draws)]
         else:
-            row |= compared(card, values, walked, len(DRAWS))
+            row |= compared(card, values, walked, compare)
+            row["aimed_equal"] = row["equal"][len(DRAWS) :]
+            row["equal"] = row["equal"][: len(DRAWS)]
+        row["aimed"] = row["outputs"][len(DRAWS) : compare]
+        row["outputs"] = row["outputs"][: len(DRAWS)] + row["outputs"][compare:]
         row["bytes_compared"] = int(chosen.sum())
         row["bytes_stored"] = len(stored.ids)
         row["evaluate_s"] = round(time.perf_counter() - launched, 4)
@@ -121,7 +129,7 @@ class Holder:
             count = -(-size // (each * 4096)) * 4096
             key = (parameter, kinds[parameter], count)
             if key not in self._memory:
-                wanted = [(name, self._seed) for name in DRAWS]
+                wanted = [(name, self._seed) for name in (*DRAWS, *AIMED)]
                 wanted += [("plain", self._seed + 1 + i) for i in range(EXTRA)]
                 made = [draw(d, kinds[parameter], parameter, count, seed) for d, seed in wanted]
                 self._memory[key] = np.stack(made)
@@ -219,7 +227,7 @@ def _first(differ: Chosen, at: Ids, got: Bytes, wanted: Bytes) -> dict[str, Any]
     begin = int(at[place]) // 4 * 4
     here = (at >= begin) & (at < begin + 4)
     return {
-        "draw": list(DRAWS)[number],
+        "draw": [*DRAWS, *AIMED][number],
         "offset": begin,
         "card": got[number, at[here]].tobytes().hex(),
         "walker": wanted[number, here].tobytes().hex(),
