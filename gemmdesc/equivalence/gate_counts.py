@@ -190,9 +190,10 @@ def over_splitting(rows: Sequence[Row], witnesses: Sequence[Row] = ()) -> dict[s
     groups: dict[str, Counter[str]] = defaultdict(Counter)
     for name, c in kernels.items():
         groups[_group(name)] += c
+    groups["reductions and norms"] = groups["reductions"] + groups["norms"]
     return {
-        "without_products": _factors(sum((c for name, c in groups.items() if name != "products"), Counter())),
-        "by_group": {name: _factors(groups[name]) for name in sorted(groups)},
+        "without_products": _factors(groups["reductions and norms"] + groups["element by element"]),
+        "by_group": {name: _factors(groups[name]) for name in sorted(groups) if groups[name]},
         "by_kernel": {name: _factors(counts) for name, counts in sorted(kernels.items())},
         "surplus_pairs_by_name": dict(sum(names.values(), Counter()).most_common()),
         "surplus_pairs_by_witness": {name: dict(counts.most_common()) for name, counts in sorted(shown.items())},
