@@ -31,6 +31,7 @@ from gemmdesc.probe.records import outcome_from_plain, outcome_to_plain
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.shared import SharedReading, infer_shared, part_tree
 from gemmdesc.probe.sharing import Sizes
+from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.solve_shared import solve_shared
 from gemmdesc.problem import AlgoConfig, GemmProblem, KernelNode, Launch, dense_problem, environment
 from gemmdesc.regions import evaluate_regions, same_regions
@@ -38,7 +39,7 @@ from gemmdesc.rule import Rule, choose_rule, make_rule
 from tests.probe_samples import DEVICE, IDENTITY
 
 PROGRAMS, TILE_M, TILE_N, UNIT = 10, 32, 16, 16
-SIZES = Sizes(sides=(18, 150), depths=(40, 300), drawn=80)
+SIZES = Sizes(sides=(18, 120), depths=(40, 220), drawn=80)
 ANSWER = AlgoConfig(
     algo_id=41, tile_id=21, splitk_num=2**32 - 1, reduction_scheme=2, cta_swizzling=0, custom_option=0, stages_id=35,
     inner_shape_id=0, cluster_shape_id=2,
@@ -174,10 +175,15 @@ def test_the_tree_over_slices_has_the_odd_one_first() -> None:
     assert part_tree(cut, 12) == (((0, 1), (2, 3)), (((4, 5), (6, 7)), ((8, 9), (10, 11))))
 
 
-@pytest.mark.parametrize("along_n", [False, (4, 2)], ids=str)
-def test_hidden_rules_are_found(along_n: bool | tuple[int, int]) -> None:
-    rule = hidden(along_n)
-    outcome = solve_shared(library(rule), "a class", examples(), 0, None, SIZES)
+@pytest.fixture(scope="module", params=[False, (4, 2)], ids=str)
+def solved(request: pytest.FixtureRequest) -> tuple[Rule, ClassOutcome]:
+    """A hidden rule, and what was found of it."""
+    rule = hidden(request.param)
+    return rule, solve_shared(library(rule), "a class", examples(), 0, None, SIZES)
+
+
+def test_hidden_rules_are_found(solved: tuple[Rule, ClassOutcome]) -> None:
+    rule, outcome = solved
     assert outcome.rule is not None, outcome.reason
     assert outcome.checked >= 4
     rng = np.random.default_rng(2)
@@ -205,9 +211,8 @@ def test_what_no_tile_explains_has_no_rule() -> None:
     assert "segment-k" in outcome.reason
 
 
-def test_nothing_can_be_said_of_one_kind_of_elements() -> None:
-    rule = hidden(False)
-    found = solve_shared(library(rule), "a class", examples(), 0, None, SIZES).shared
+def test_nothing_can_be_said_of_one_kind_of_elements(solved: tuple[Rule, ClassOutcome]) -> None:
+    found = solved[1].shared
     with_tail = [r for r in found if r.tail is not None]
     alone: list[SharedReading] = [replace(r, body=None) for r in with_tail]
     assert isinstance(infer_shared(alone, None), Unexplained)
