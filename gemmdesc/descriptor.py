@@ -67,7 +67,29 @@ class Strided:
         _at_least("strided.unit", self.unit, 1)
 
 
-Layout = Contiguous | Strided
+@dataclass(frozen=True, kw_only=True)
+class Balanced:
+    """``count`` contiguous parts of whole units of ``unit`` consecutive k (the last unit may be short).
+
+    Of U units every part has U // ``count``, and the last U mod ``count`` parts one more.
+    """
+
+    count: int = field(metadata=VARIABLE)
+    unit: int = field(metadata=VARIABLE)
+
+    def __post_init__(self) -> None:
+        _at_least("balanced.count", self.count, 1)
+        _at_least("balanced.unit", self.unit, 1)
+
+    def ends(self, length: int) -> tuple[int, ...]:
+        """Where the parts of ``length`` k end (exclusive), ascending; a part may be empty."""
+        each, more = divmod(-(-length // self.unit), self.count)
+        longer = self.count - more
+        ends = (each * (i + 1) + max(0, i + 1 - longer) for i in range(self.count))
+        return tuple(min(length, end * self.unit) for end in ends)
+
+
+Layout = Contiguous | Strided | Balanced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +122,10 @@ class Cut:
         _instance("cut.opening", self.opening, tuple)
         for i, step in enumerate(self.opening):
             _instance(f"cut.opening.{i}", step, *get_args(EpilogueStep))
-        _instance("cut.layout", self.layout, Contiguous, Strided)
+        _instance("cut.layout", self.layout, Contiguous, Strided, Balanced)
         _instance("cut.fold", self.fold, tuple)
         for i, layout in enumerate(self.fold):
-            _instance(f"cut.fold.{i}", layout, Contiguous, Strided)
+            _instance(f"cut.fold.{i}", layout, Contiguous, Strided, Balanced)
         _instance("cut.start", self.start, Start)
         for name in ("partial_dtype", "merge_dtype"):
             if getattr(self, name) not in (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16):

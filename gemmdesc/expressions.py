@@ -8,7 +8,7 @@ below, and what overflows wraps modulo 2^64, so that enumeration never has to gu
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -41,10 +41,33 @@ def _select(c: Values, x: Values, y: Values) -> Values:
     return np.where(c != 0, x, y)
 
 
+def _joins(leaves: int) -> int:
+    """Joins of a tree over ``leaves`` in which each level joins neighbours, a level of s taking ceil(s / 2) places."""
+    found = 0
+    while leaves > 1:
+        leaves = -(-leaves // 2)
+        found += leaves
+    return found
+
+
+def _int_leaves(joins: int) -> int:
+    if joins < 1:
+        return 1
+    leaves = joins + 1
+    while _joins(leaves) > joins:
+        leaves -= 1
+    return leaves
+
+
+_leaves = np.vectorize(_int_leaves, otypes=[np.int64])
+
+
 class Operation(Enum):
     """Names as they print.  ``floordiv(x, 0)`` and ``ceildiv(x, 0)`` are 0; ``mod(x, 0)`` and ``round_up(x, 0)`` are x.
 
-    ``select(c, x, y)`` is x where c is not 0, else y.
+    ``select(c, x, y)`` is x where c is not 0, else y.  ``leaves(x)``: the most leaves (at least 1) of a tree that joins
+    neighbours level by level and has at most x places to join, where a level of s leaves or joins below takes
+    ceil(s / 2) places; never more than about x + 1.
     """
 
     ADD = "add"
@@ -57,10 +80,11 @@ class Operation(Enum):
     MIN = "min"
     MAX = "max"
     SELECT = "select"
+    LEAVES = "leaves"
 
     @property
     def arity(self) -> int:
-        return 3 if self is Operation.SELECT else 2
+        return {Operation.SELECT: 3, Operation.LEAVES: 1}.get(self, 2)
 
     @property
     def commutes(self) -> bool:
@@ -78,6 +102,7 @@ _COMPUTE: dict[Operation, Callable[..., Values]] = {
     Operation.MIN: np.minimum,
     Operation.MAX: np.maximum,
     Operation.SELECT: _select,
+    Operation.LEAVES: _leaves,
 }
 
 
@@ -128,11 +153,21 @@ def size(expression: Expr) -> int:
     return 1
 
 
+def parts(expression: Expr) -> Iterator[Expr]:
+    """The expression and everything in it; an object that several places hold comes once."""
+    seen: set[int] = set()
+    waiting = [expression]
+    while waiting:
+        part = waiting.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            waiting += part.arguments if isinstance(part, Call) else ()
+
+
 def variables(expression: Expr) -> frozenset[str]:
     """Names of the variables that occur."""
-    if isinstance(expression, Call):
-        return frozenset().union(*(variables(a) for a in expression.arguments))
-    return frozenset({expression.name}) if isinstance(expression, Var) else frozenset()
+    return frozenset(part.name for part in parts(expression) if isinstance(part, Var))
 
 
 def apply(operation: Operation, *arguments: Values) -> Values:
@@ -147,15 +182,23 @@ def evaluate_all(expression: Expr, environments: Mapping[str, Values]) -> Values
     Raises:
         DescriptorError: a variable has no value.
     """
-    match expression:
-        case Const(value=value):
-            return np.asarray(value, dtype=np.int64)
-        case Var(name=name):
-            if name not in environments:
-                raise DescriptorError(f"{name} must have a value (got {', '.join(sorted(environments))})")
-            return np.asarray(environments[name], dtype=np.int64)
-        case Call(operation=operation, arguments=arguments):
-            return apply(operation, *(evaluate_all(a, environments) for a in arguments))
+    known: dict[int, Values] = {}
+
+    def value_of(part: Expr) -> Values:
+        """What several places of an expression hold is one object, and worked out once."""
+        match part:
+            case Const(value=value):
+                return np.asarray(value, dtype=np.int64)
+            case Var(name=name):
+                if name not in environments:
+                    raise DescriptorError(f"{name} must have a value (got {', '.join(sorted(environments))})")
+                return np.asarray(environments[name], dtype=np.int64)
+            case Call(operation=operation, arguments=arguments):
+                if id(part) not in known:
+                    known[id(part)] = apply(operation, *(value_of(a) for a in arguments))
+                return known[id(part)]
+
+    return value_of(expression)
 
 
 def evaluate(expression: Expr, environment: Mapping[str, int]) -> int:
@@ -164,15 +207,22 @@ def evaluate(expression: Expr, environment: Mapping[str, int]) -> int:
     Raises:
         DescriptorError: a variable has no value.
     """
-    match expression:
-        case Const(value=value):
-            return value
-        case Var(name=name):
-            if name not in environment:
-                raise DescriptorError(f"{name} must have a value (got {', '.join(sorted(environment))})")
-            return int(environment[name])
-        case Call(operation=operation, arguments=arguments):
-            return _applied(operation, [evaluate(a, environment) for a in arguments])
+    known: dict[int, int] = {}
+
+    def value_of(part: Expr) -> int:
+        match part:
+            case Const(value=value):
+                return value
+            case Var(name=name):
+                if name not in environment:
+                    raise DescriptorError(f"{name} must have a value (got {', '.join(sorted(environment))})")
+                return int(environment[name])
+            case Call(operation=operation, arguments=arguments):
+                if id(part) not in known:
+                    known[id(part)] = _applied(operation, [value_of(a) for a in arguments])
+                return known[id(part)]
+
+    return value_of(expression)
 
 
 def _applied(operation: Operation, x: list[int]) -> int:
@@ -198,6 +248,8 @@ def _applied(operation: Operation, x: list[int]) -> int:
             return max(x)
         case Operation.SELECT:
             return x[1] if x[0] else x[2]
+        case Operation.LEAVES:
+            return _int_leaves(x[0])
 
 
 def _int_ceildiv(x: int, y: int) -> int:

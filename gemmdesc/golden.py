@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gemmdesc.bits import Bits, Mismatch, bits_dtype, first_mismatch
-from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import Declined, GemmdescError, InvalidInputError
 from gemmdesc.library.interface import Window
 from gemmdesc.operands import Family, HashOperand
-from gemmdesc.plain import answer_from_plain, problem_from_plain, to_plain
-from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, LibraryId, LibraryVersion, environment
-from gemmdesc.profiles import Level, ProfileIndex, lookup
-from gemmdesc.rule import evaluate_rule
+from gemmdesc.plain import answer_from_plain, launch_from_plain, problem_from_plain, to_plain
+from gemmdesc.plan import Description, describe
+from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId, LibraryVersion
+from gemmdesc.profiles import Level, ProfileIndex
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +48,8 @@ class Provenance:
 class GoldenRecord:
     """One product: op(A) and op(B) are the HashOperands of (family, seed, draw) with roles "a" and "b".
 
-    ``output``: bit patterns of D at ``window``, shape (rows, columns).
+    ``output``: bit patterns of D at ``window``, shape (rows, columns).  ``launch``: what the library enqueued, kept
+    where a rule needs more of it than its names.
     """
 
     problem: GemmProblem
@@ -60,6 +60,7 @@ class GoldenRecord:
     draw: int
     window: Window
     output: Bits
+    launch: Launch | None = None
 
     def __post_init__(self) -> None:
         shape = (len(self.window.rows), len(self.window.columns))
@@ -111,26 +112,20 @@ class Replayed:
 
 def replay_record(record: GoldenRecord, index: ProfileIndex, accept: Level = Level.VERIFIED) -> Replayed:
     """The profile's rule executed on the CPU, against the recorded bytes."""
-    desc = describe_record(record, index, accept)
-    if isinstance(desc, Declined):
-        return Replayed(declined=desc, mismatch=None)
-    from gemmdesc.arithmetic.replay import replay
+    found = describe_record(record, index, accept)
+    if isinstance(found, Declined):
+        return Replayed(declined=found, mismatch=None)
+    from gemmdesc.library.replayed import replay_problem
 
-    (a, b), p = record.operands, record.problem
-    a_bits = a.bits(p.m, p.k, record.window.rows)
-    b_bits = b.bits(p.n, p.k, record.window.columns)
-    got = replay(desc, a_bits, np.ascontiguousarray(b_bits.T))
+    got = replay_problem(found.regions, record.problem, *record.operands, record.window)
     return Replayed(declined=None, mismatch=first_mismatch(record.output, got))
 
 
 def describe_record(
     record: GoldenRecord, index: ProfileIndex, accept: Level = Level.VERIFIED
-) -> GEMMDesc | Declined:
+) -> Description | Declined:
     """What the profile says of the record's answer; ``accept``: the weakest evidence it may have."""
-    rule = lookup(index, record.problem, record.answer, accept=accept)
-    if isinstance(rule, Declined):
-        return rule
-    return evaluate_rule(rule, environment(record.problem, record.answer, None))
+    return describe(record.problem, record.answer, record.launch, index=index, accept=accept)
 
 
 def golden_folder() -> Path | None:
@@ -208,7 +203,8 @@ def _schema() -> pa.Schema:
     columns += [(name, pa.int64()) for name in ("seed", "draw")]
     columns += [(name, pa.list_(pa.int64())) for name in ("rows", "columns")]
     columns += [("output", pa.binary())]
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
+    whole = [pa.field(name, kind, nullable=False) for name, kind in columns]
+    return pa.schema([*whole, pa.field("launch", pa.string())])
 
 
 def _to_row(record: GoldenRecord) -> dict[str, Any]:
@@ -223,6 +219,7 @@ def _to_row(record: GoldenRecord) -> dict[str, Any]:
         "rows": record.window.rows.tolist(),
         "columns": record.window.columns.tolist(),
         "output": np.ascontiguousarray(little_endian).tobytes(),
+        "launch": None if record.launch is None else json.dumps(to_plain(record.launch), sort_keys=True),
     }
 
 
@@ -230,11 +227,14 @@ def _from_row(row: dict[str, Any]) -> GoldenRecord:
     problem = problem_from_plain(json.loads(row["problem"]))
     window = Window(rows=_indices(row["rows"]), columns=_indices(row["columns"]))
     kind = bits_dtype(problem.d_dtype)
+    # Files of before there were rules that need it lack the column.
+    launch = row.get("launch")
     output = np.frombuffer(row["output"], dtype=np.dtype(kind).newbyteorder("<")).astype(kind)
     return GoldenRecord(
         problem=problem, answer=answer_from_plain(json.loads(row["answer"])),
         launch_names=tuple(row["launch_names"]), family=Family(row["family"]), seed=row["seed"], draw=row["draw"],
         window=window, output=output.reshape(len(window.rows), len(window.columns)),
+        launch=None if launch is None else launch_from_plain(json.loads(launch)),
     )  # fmt: skip
 
 

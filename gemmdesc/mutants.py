@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gemmdesc.descriptor import (
+    Balanced,
     Contiguous,
     Cut,
     GEMMDesc,
@@ -96,10 +97,11 @@ def _other_residues(desc: GEMMDesc) -> tuple[ResidueLast | ResidueFirst, ...]:
     return (ResidueLast(), *dict.fromkeys(t for t in (*near, *turns) if t != residue))
 
 
-def _other_deals(layout: Strided) -> Iterator[Strided]:
-    """Twice and half as many parts; twice, half and one more and less of a unit."""
-    for count in (2 * layout.count, layout.count // 2):
-        if count >= 1:
+def _other_deals(layout: Strided | Balanced) -> Iterator[Strided | Balanced]:
+    """Twice and half as many parts, and of balanced ones one more and less; other units, by half and by one."""
+    near = (layout.count + 1, layout.count - 1) if isinstance(layout, Balanced) else ()
+    for count in dict.fromkeys((2 * layout.count, layout.count // 2, *near)):
+        if count >= 1 and count != layout.count:
             yield replace(layout, count=count)
     for unit in dict.fromkeys((2 * layout.unit, layout.unit // 2, layout.unit + 1, layout.unit - 1)):
         if unit >= 1 and unit != layout.unit:
@@ -111,7 +113,7 @@ def _other_folds(cut: Cut) -> Iterator[tuple[str, str, Cut]]:
     for i, layout in enumerate(cut.fold):
         before, after = cut.fold[:i], cut.fold[i + 1 :]
         yield "fold", f"{i} left out", replace(cut, fold=(*before, *after))
-        if isinstance(layout, Strided):
+        if not isinstance(layout, Contiguous):
             for other in _other_deals(layout):
                 yield "fold", f"{i} {other.count}x{other.unit}", replace(cut, fold=(*before, other, *after))
         else:

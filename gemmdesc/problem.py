@@ -53,6 +53,8 @@ BIASED = frozenset((Epilogue.BIAS, Epilogue.RELU_BIAS, Epilogue.GELU_BIAS))
 MAX_ALIGNMENT_BYTES = 256
 #: What torch gives cuBLAS on sm_90 unless CUBLAS_WORKSPACE_CONFIG says otherwise.
 DEFAULT_WORKSPACE_BYTES = 32 * 1024 * 1024
+#: In the names of kernels that share out k among the processors when they are launched.
+SEGMENT_K = "segment_k_on"
 #: Bits of ``cublasLtReductionScheme_t`` that the library may use: in place, compute type, output type.
 ALL_REDUCTION_SCHEMES = 7
 
@@ -287,8 +289,9 @@ def environment(problem: GemmProblem, answer: AlgoConfig, launch: Launch | None)
 
     ``m``, ``n``, ``k``; ``splitk_num`` (at least 1); ``transa`` and ``transb`` (1 for T, else 0); ``k_contiguous``, how
     many of the two operands are stored along k by their flag; ``a_unit_k`` and ``b_unit_k``, 1 where neighbouring k of
-    the operand are neighbours in memory, be it only because its rows are one element apart; and, if known, the first
-    kernel's grid and block.
+    the operand are neighbours in memory, be it only because its rows are one element apart; and, if the launch is
+    known, the first kernel's grid and block, ``kernel_count``, ``memset_bytes`` (of the last memset, 0 without one) and
+    ``segment_k``: 1 where the first kernel's name says that it shares out k when it is launched, else 0.
     """
     transa, transb = (int(t is Transpose.T) for t in (problem.transa, problem.transb))
     values = {"m": problem.m, "n": problem.n, "k": problem.k, "splitk_num": max(1, answer.splitk_num)}
@@ -298,6 +301,8 @@ def environment(problem: GemmProblem, answer: AlgoConfig, launch: Launch | None)
         kernel = launch.kernels[0]
         values |= {f"grid_{axis}": size for axis, size in zip("xyz", kernel.grid, strict=True)}
         values |= {f"block_{axis}": size for axis, size in zip("xyz", kernel.block, strict=True)}
+        values |= {"kernel_count": len(launch.kernels), "memset_bytes": max(launch.memset_bytes[-1:], default=0)}
+        values |= {"segment_k": int(SEGMENT_K in kernel.name.lower())}
     return values
 
 

@@ -65,7 +65,7 @@ class Rule:
         """Those of all integers in all branches, as they stand."""
         return tuple(e for _, branch in self.branches for _, e in branch.integers)
 
-    @property
+    @cached_property
     def variables(self) -> frozenset[str]:
         """The names that an environment must hold."""
         conditions = [when for when, _ in self.branches if when is not None]

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmdesc.descriptor import (
+    Balanced,
     Contiguous,
     Cut,
     GEMMDesc,
@@ -188,7 +189,7 @@ def _grouped(parts: Sequence[Index], layout: Layout) -> list[list[Index]]:
 
 
 def _parts(ks: Index, layout: Layout) -> Iterator[Index]:
-    """The parts of ``ks`` in fold order.  An empty axis has one empty part, and ``Strided`` always has ``count``."""
+    """The parts of ``ks`` in fold order.  Contiguous parts of an empty axis are one, others always ``count``."""
     match layout:
         case Contiguous(span=span, short=short):
             if len(ks) == 0:
@@ -203,6 +204,10 @@ def _parts(ks: Index, layout: Layout) -> Iterator[Index]:
             owner = (np.arange(len(ks), dtype=np.int64) // unit) % count
             for j in range(count):
                 yield ks[owner == j]
+        case Balanced():
+            ends = layout.ends(len(ks))
+            for begin, end in zip((0, *ends), ends, strict=False):
+                yield ks[begin:end]
 
 
 def step_ends(length: int, instruction_k: int, residue: ResidueLast | ResidueFirst) -> Index:

@@ -24,6 +24,7 @@ _TAGS: dict[str, type] = {
     "cut": d.Cut,
     "contiguous": d.Contiguous,
     "strided": d.Strided,
+    "balanced": d.Balanced,
     "accumulator": d.Accumulator,
     "residue_last": d.ResidueLast,
     "residue_first": d.ResidueFirst,

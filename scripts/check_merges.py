@@ -1,6 +1,7 @@
 """Hold the merges of matrix steps, and the models that work them out, against a card.
 
     python scripts/check_merges.py OUT.json [--elements 1048576] [--seconds 100]
+    python scripts/check_merges.py OUT.json --enter        # no card: enter the cards that OUT.json has into the rows
 
 Each row of ``gemmdesc/equivalence/merges.json`` is tried on every type that it is stated for: both forms run on the
 card, on the ten draws of the gate (wide exponents, NaN, infinities, subnormals, -0.0), and their bytes are compared.
@@ -13,6 +14,7 @@ import json
 import platform
 import sys
 import time
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ import numpy.typing as npt
 from gemmdesc.equivalence.card import Card
 from gemmdesc.equivalence.draws import DRAWS, FORMATS, draw
 from gemmdesc.equivalence.matrix_steps import multiply_pairs, step_model
-from gemmdesc.equivalence.merges import PADDED, SWAPPED, halved, load_merges
+from gemmdesc.equivalence.merges import PADDED, SWAPPED, halved, load_merges, rows_text, statement, with_evidence
+from gemmdesc.library.device import driver_version
 
 Words = npt.NDArray[np.uint32]
 Bits = npt.NDArray[np.uint64]
@@ -55,22 +58,35 @@ def forms(merge: str, types: str, step: Any, rows: Words, columns: Words, before
     raise ValueError(f"no forms are written for {merge}")
 
 
+def enter(results: Path, rows: Path) -> None:
+    """Write into ``rows`` on which cards each merge held, by the claims in ``results``."""
+    claims = json.loads(results.read_text(encoding="utf-8"))["claims"]
+    made = [with_evidence(merge, claims) for merge in load_merges()]
+    rows.write_text(rows_text(made), encoding="utf-8")
+    print("\n".join(map(str, made)))
+
+
 def main() -> None:
     """Try every row, write and print the counts; exit 1 if a byte differed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--elements", type=int, default=1 << 20, help="of each merge and type, over the ten draws")
     parser.add_argument("--seconds", type=float, default=100.0, help="no further trial is begun after these")
+    parser.add_argument("--enter", action="store_true", help="try nothing; take OUT.json into the packaged rows")
     options = parser.parse_args()
+    if options.enter:
+        enter(options.out, Path(str(resources.files("gemmdesc.equivalence").joinpath("merges.json"))))
+        return
     began = time.time()
     import triton
 
     card = Card()
     step = card.matrix_step(TARGET, VERSION)
+    versions = {"triton": triton.__version__, "driver": driver_version(), "python": platform.python_version()}
     facts = {
         "command": "python scripts/check_merges.py OUT.json",
         "card": card.name,
-        "versions": {"triton": triton.__version__, "python": platform.python_version()},
+        "versions": versions,
         "date": time.strftime("%Y-%m-%d"),
     }
     claims = []
@@ -95,7 +111,7 @@ def main() -> None:
                 one, other = forms(merge, types, step, rows, columns, before)
             counts["equal"] += int((one == other).sum())
             counts["different"] += int((one != other).sum())
-        claims.append({"claim": f"mma.sync, {types}, {merge}: {says}", **facts, "counts": counts})
+        claims.append({"claim": statement(merge, says, types), **facts, "counts": counts})
         print(json.dumps(claims[-1]["counts"]), merge, types, flush=True)
         options.out.write_text(json.dumps({"claims": claims}, indent=1) + "\n", encoding="utf-8")
     sys.exit(1 if any(c["counts"]["different"] for c in claims) else 0)

@@ -1,16 +1,19 @@
 """Hold the equivalence checker against a card: what it reads has to be what the card stores, bit for bit.
 
     python scripts/equivalence_gate.py OUT [--seconds 250] [--processes 16] [--most 10000] [--card none]
+        [--known tests/observations/equivalence-gate.parquet] [--store tests/observations/equivalence-gate.parquet]
+        [--aimed]
 
 Configurations of the corpus are compiled here, read, and launched with ten adversarial draws each.  The expression
 behind every stored byte (of a sample, where they are many) is worked out with PTX's arithmetic, functions that only
 hardware defines on the card, and compared with what the card stored; bytes that no thread stores have to stay as they
-were.  Configurations that the checker calls equal have to store the same bytes on every draw, and on eight more that
-are launched only.
+were.  So are the aimed draws of ``draws.py``.  Configurations that the checker calls equal have to store the same bytes
+on every draw, and on eight more that are launched only.
 
-OUT/rows-*.jsonl has one line per configuration.  Lines that are there already are not made again, so that a run that
-the time limit ended goes on where it was; OUT/summary.json counts over all lines.  ``--card none`` rehearses the script
-without a GPU: nothing is launched, and its counts say nothing.
+OUT/rows-*.jsonl has one line per configuration.  Lines that are there already, or in a file that ``--known`` names, are
+not made again, so that a run that the time limit ended goes on where it was; OUT/summary.json counts over all of them,
+and ``--store`` writes them all into a small Parquet file.  ``--card none`` rehearses the script without a GPU: nothing
+is launched, and its counts say nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +24,6 @@ import json
 import os
 import platform
 import random
-import re
 import shutil
 import sys
 import tempfile
@@ -51,33 +53,26 @@ def load_corpus(path: Path) -> ModuleType:
     return sys.modules[path.stem]
 
 
-def key(row: dict[str, Any]) -> str:
-    """What makes a row the row of its configuration."""
-    return json.dumps([row["case"], row["choice"]], sort_keys=True)
+def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All rows of the files that are known and of all shards, one per configuration; none of an earlier reading."""
+    from gemmdesc.equivalence.gate_rows import load_gate_rows
 
-
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """All whole lines of all shards, one per configuration; none of an earlier reading."""
-    from gemmdesc.equivalence.answers import READING
-
-    found: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.glob("rows-*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-            if line.endswith("\n"):
-                row = json.loads(line)
-                if row.get("reading") == READING:
-                    found[key(row)] = row
-    return list(found.values())
+    return load_gate_rows([*options.known, *sorted(options.out.glob("rows-*.jsonl"))])
 
 
 def planned(corpus: ModuleType, seed: int) -> list[tuple[str, dict[str, Any]]]:
     """Every configuration of the wide corpus, in an order that only ``seed`` fixes.
 
-    Matrix products cost five times what the rest does; at first they are thinned out, to take half of the time.
+    Matrix products cost five times what the rest does; at first they are thinned out, to take half of the time.  Cases
+    that take Triton minutes to compile come last.
     """
     draw = random.Random(seed)
     every = [(case.name, choice) for case in corpus.wide_cases().values() for choice in case.configurations()]
-    return sorted(every, key=lambda item: draw.random() * (2.0 if item[0].startswith("gemm") else 1.0))
+
+    def place(item: tuple[str, dict[str, Any]]) -> tuple[bool, float]:
+        return item[0] in corpus.SLOW, draw.random() * (2.0 if item[0].startswith("gemm") else 1.0)
+
+    return sorted(every, key=place)
 
 
 def card_of(name: str) -> Any:
@@ -143,6 +138,7 @@ class Reader:
             said = f"{type(error).__name__}: {str(error)[:300]}"
             return {**row, "failed": said, "where": traceback.format_exc()[-600:]}
 
+
 def work(number: int, options: dict[str, Any], todo: list[Any], counter: Any, warm: Any, ends: float) -> None:
     """One process: take configurations until there are none or the time is over."""
     os.environ["TRITON_CACHE_DIR"] = f"{options['scratch']}/triton-{number}"
@@ -201,11 +197,12 @@ def facts_of(options: argparse.Namespace) -> dict[str, Any]:
     """Command, card, versions and date of a claim."""
     import triton
 
+    from gemmdesc.library.device import driver_version
+
     versions = {"triton": triton.__version__, "numpy": np.__version__, "python": platform.python_version()}
     card = card_of(options.card).name
-    loaded = Path("/proc/driver/nvidia/version")
-    if loaded.exists() and (match := re.search(r"Kernel Module\D*([\d.]+)", loaded.read_text(encoding="utf-8"))):
-        versions["driver"] = match[1]
+    if driver := driver_version():
+        versions["driver"] = driver
     command = f"python scripts/equivalence_gate.py OUT --seconds {options.seconds} --seed {options.seed}"
     return {"command": command, "card": card, "versions": versions, "date": time.strftime("%Y-%m-%d")}
 
@@ -221,15 +218,29 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--card", choices=("first", "none"), default="first")
     parser.add_argument("--corpus", type=Path, default=CORPUS)
-    parser.add_argument("--summary", action="store_true", help="only count what is there")
+    parser.add_argument("--known", type=Path, nargs="*", default=[], help="files with rows that need not be made")
+    parser.add_argument("--aimed", action="store_true", help="make rows again that were not launched on aimed draws")
+    parser.add_argument("--store", type=Path, default=None, help="a Parquet file for all rows")
+    parser.add_argument("--witnesses", type=Path, default=None, help="lines of equivalence_witnesses.py, to count with")
+    parser.add_argument("--summary", type=Path, default=None, metavar="FACTS",
+                        help="only count what is there; FACTS: the summary of the run that made it")  # fmt: skip
     options = parser.parse_args()
     began = time.time()
     options.out.mkdir(parents=True, exist_ok=True)
-    if not options.summary:
+    if options.summary is None:
         run(options, began)
+        facts = facts_of(options)
+    else:
+        (claim,) = json.loads(options.summary.read_text(encoding="utf-8"))["claims"]
+        facts = {name: claim[name] for name in ("command", "card", "versions", "date")}
     from gemmdesc.equivalence.gate_counts import summary
+    from gemmdesc.equivalence.gate_rows import store_gate_rows
 
-    made = summary(rows_of(options.out), facts_of(options))
+    rows = rows_of(options)
+    if options.store is not None:
+        store_gate_rows(options.store, rows)
+    lines = options.witnesses.read_text(encoding="utf-8").splitlines() if options.witnesses is not None else []
+    made = summary(rows, facts, [json.loads(line) for line in lines])
     text = json.dumps({"claims": [made]}, indent=1)
     (options.out / "summary.json").write_text(text + "\n", encoding="utf-8")
     print(text[:8000])
@@ -238,7 +249,11 @@ def main() -> None:
 
 def run(options: argparse.Namespace, began: float) -> None:
     """Have the processes take configurations until the time is over."""
-    known = {key(row) for row in rows_of(options.out)}
+    from gemmdesc.equivalence.gate_rows import gate_key
+
+    known = {
+        gate_key(row) for row in rows_of(options) if "outputs" not in row or "aimed" in row or not options.aimed
+    }
     wanted = [name for name in options.cases.split(",") if name]
     todo = [
         item

@@ -148,10 +148,14 @@ def gate(path: Path) -> list[Row]:
         claim,
         {
             "claim": "Over-splitting: classes of the checker over classes of the card's bytes on all draws, case by "
-            "case; the counts are over every kernel that is no matrix product",
-            **{name: whole[name] for name in ("command", "card", "versions", "date")},
+            "case; apart: over classes that these bytes or a witness tell apart (operands on which the expressions "
+            "differ: exactly, or whatever approximate functions give within bounds, or on a card); expected: with "
+            "witnesses under four stand-ins for approximate functions too; the counts are over every kernel that is no "
+            "matrix product",
+            **{name: whole[name] for name in ("card", "versions", "date")},
+            "command": f"{whole['command']}\npython scripts/equivalence_witnesses.py OUT.jsonl --gate ROWS.parquet",
             "counts": split["without_products"],
-            **{name: found for name, found in split.items() if name != "without_products"},
+            **{name: found for name, found in split.items() if name not in ("without_products", "surplus")},
         },
     ]
 

@@ -148,8 +148,9 @@ def main() -> None:
     rows = [row for row in planned(corpus, options) if row_key(row) not in known][: options.most]
     print(f"{len(known)} rows are there, {len(rows)} to make", file=sys.stderr)
     chunks = [rows[i : i + 16] for i in range(0, len(rows), 16)]
-    # A campaign that is stopped has rows of every kind.
+    # A campaign that is stopped has rows of every kind, but for cases that take minutes each.
     random.Random(0).shuffle(chunks)
+    chunks.sort(key=lambda chunk: any(row["case"] in corpus.SLOW for row in chunk))
     with (
         options.rows.open("a", encoding="utf-8") as sink,
         ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool,

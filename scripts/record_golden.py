@@ -45,7 +45,7 @@ def main() -> int:
     with CublasLt() as library:
         examples = natural_examples(library, index, options, report)
         without = [str(key) for key, found in examples.items() if not found]
-        records = tuple(record(library, examples.items(), options, report))
+        records = tuple(record(library, index, examples.items(), options, report))
         provenance = Provenance(
             device=library.device,
             library=library.identity_with_digest(),

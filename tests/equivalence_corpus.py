@@ -325,6 +325,8 @@ def scalar_chain(a, b, c, N: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
 WARPS = {"num_warps": (1, 2, 4, 8)}
 FUSION = {"enable_fp_fusion": (True, False)}
 FLOATS = ("fp32", "fp16", "bf16")
+#: Cases that take up to minutes to compile: eleven splits and more of packed halves.  Campaigns make them last.
+SLOW = tuple(f"split_sum-{kind}-x{scale}" for kind in ("fp16", "bf16") for scale in (2, 4))
 
 
 @dataclass(frozen=True, kw_only=True)

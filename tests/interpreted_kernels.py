@@ -20,6 +20,7 @@ from gemmdesc.arithmetic.replay import fused_dot, replay
 from gemmdesc.bits import first_mismatch, from_float32, to_float32
 from gemmdesc.descriptor import (
     Accumulator,
+    Balanced,
     Contiguous,
     Cut,
     FusedDot,
@@ -27,15 +28,20 @@ from gemmdesc.descriptor import (
     ResidueFirst,
     ResidueLast,
     Rounding,
+    Short,
     Start,
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
+from gemmdesc.kernels.balanced import choose_balanced
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel
-from gemmdesc.kernels.launch import launch_here, matrix_meta
+from gemmdesc.kernels.launch import matrix_meta
+from gemmdesc.kernels.launch_tiled import launch_choice
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.structure import Structure
+from gemmdesc.kernels.tiled import Choice, choose_tiled
+from gemmdesc.regions import Region
 from tests.nest_samples import draw_nest
 
 STEP = FusedDot(fraction_bits=25, output_bits=23, rounding=Rounding.TOWARD_ZERO, zero_exponent=-133)
@@ -129,15 +135,16 @@ def check(
     b_bits[k // 3, n // 2] = infinity | 0x8000
     expected = replay(desc, a_bits, b_bits)
     a, b = place(a_bits, desc.a_dtype, layouts[0]), place(b_bits, desc.a_dtype, layouts[1])
-    for structure in Structure:
+    # The rest of a structure's kernels is what the others are; a few products show that rectangles are put together.
+    for structure in [s for s in Structure if s is not Structure.REGIONS or seed % 4 == 0]:
         out = place(np.full_like(expected, 0x1234), desc.output_dtype, layouts[2])
         meta = KernelMeta(
             m=m, n=n, k=k, a=matrix_meta(a), b=matrix_meta(b), out=matrix_meta(out), sm_count=3, shared_bytes=232448
         )  # fmt: skip
-        choice = choose_kernel(desc, meta, CARD, structure=structure)
+        choice = _chosen(desc, meta, structure)
         if isinstance(choice, Declined):
             continue
-        launch_here(choice, a, b, out)
+        launch_choice(choice, a, b, out)
         got = out.contiguous().view(torch.int16 if desc.output_dtype.itemsize == 2 else torch.int32).numpy()
         wrong = first_mismatch(expected, got.view(expected.dtype))
         packed = isinstance(choice, KernelChoice) and choice.packing
@@ -145,6 +152,39 @@ def check(
         counts[name] = counts.get(name, 0) + 1
         if wrong:
             bad.append(f"{name} {m}x{n}x{k} {layouts} {wrong} {desc}")
+
+
+def _chosen(desc: GEMMDesc, meta: KernelMeta, structure: Structure) -> Choice | Declined:
+    """``structure``'s kernels; as regions, a corner is computed apart from the rest."""
+    if structure is Structure.BALANCED_CHAINS:
+        return choose_balanced(desc, meta, CARD)
+    if structure is Structure.REGIONS:
+        i, j = meta.m // 3, meta.n // 2
+        bounds = [(0, i, 0, j), (i, meta.m, 0, j), (0, meta.m, j, meta.n)]
+        names = ("row_begin", "row_end", "column_begin", "column_end")
+        regions = [Region(**dict(zip(names, b, strict=True)), descriptor=desc) for b in bounds]
+        return choose_tiled(regions, meta, CARD)
+    return choose_kernel(desc, meta, CARD, structure=structure)
+
+
+def balanced(rng: np.random.Generator) -> list[tuple[GEMMDesc, int, int, int]]:
+    """Slices as even as can be, folded as trees and otherwise, with the sizes to compute them at."""
+    found = []
+    for number, (m, n, k) in enumerate([(70, 40, 200), (33, 20, 333), (12, 130, 130), (40, 36, 97)]):
+        spans = [8, 4, 2][: int(rng.integers(4))]
+        fold = tuple(Contiguous(span=s, short=(Short.FIRST, Short.LAST)[number % 2]) for s in spans)
+        dtype = (DType.FLOAT16, DType.BFLOAT16)[number % 2]
+        cut = Cut(
+            layout=Balanced(count=(7, 5, 3, 6)[number], unit=(16, 8, 32, 16)[number]), partial_dtype=DType.FLOAT32,
+            merge_dtype=(DType.FLOAT32, dtype)[int(rng.integers(2))], start=Start.FIRST, fold=fold,
+        )  # fmt: skip
+        leaf = Accumulator(instruction_k=(16, 16, 8, 16)[number], residue=ResidueLast(), step=STEP)
+        desc = GEMMDesc(
+            a_dtype=dtype, b_dtype=dtype, output_dtype=(dtype, DType.FLOAT32)[number // 2], summed_k=k, cuts=(cut,),
+            accumulator=leaf,
+        )  # fmt: skip
+        found.append((desc, m, n, k))
+    return found
 
 
 def main() -> None:
@@ -179,6 +219,8 @@ def main() -> None:
         m, n = [(37, 9), (5, 70), (200, 5), (8, 8)][number % 4]
         k = int(rng.choice([7, 31, 64, 101]))
         check(draw_nest(rng, dtype, k), m, n, k, "".join(rng.choice(["r", "c"], 3)), number, counts, bad)
+    for number, (desc, m, n, k) in enumerate(balanced(rng)):
+        check(desc, m, n, k, "".join(rng.choice(["r", "c"], 3)), number, counts, bad)
     sys.stdout.write(json.dumps({"counts": counts, "bad": bad}) + "\n")
 
 

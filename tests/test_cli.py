@@ -227,7 +227,7 @@ def golden_file(folder: Path) -> Path:
     library, index = hidden_library(HIDDEN), index_profile(hidden_profile(HIDDEN))
     options = RecordingOptions(queries=200, side=4)
     examples = natural_examples(library, index, options, lambda *_: None)
-    records = tuple(record(library, examples.items(), options, lambda *_: None))
+    records = tuple(record(library, index, examples.items(), options, lambda *_: None))
     where = Provenance(device=library.device, library=library.identity, torch="none", command="test", date="today")
     path = folder / "simulated.parquet"
     write_golden(Golden(provenance=where, records=records), path)

@@ -141,6 +141,11 @@ def test_a_kernel_runs_once_a_draw_on_its_own_inputs_and_outputs(driver: Driver)
         assert (np.ascontiguousarray(out[:, :16]).view("<u4") == 3 * data).all()
         assert (out[:, 16:] == UNTOUCHED).all()
     assert len(uploads) == 1
+    held = len(driver.memory)
+    card.drop("data")
+    assert len(driver.memory) == held - 1
+    card.upload("data", lambda: uploads.append(1) or data.view(np.uint8))  # type: ignore[func-returns-value]
+    assert len(uploads) == 2
     assert seen == [((2, 1, 1, 32, 1, 1), 60_000, 3, 0)] * 6
     assert driver.shared == 60_000
     assert driver.loaded == 0

@@ -16,16 +16,20 @@ from gemmdesc.arithmetic.models import AccumulatorModel
 from gemmdesc.arithmetic.replay import fused_dot
 from gemmdesc.bits import bits_dtype
 from gemmdesc.equivalence import Launch, walk
+from gemmdesc.equivalence.answers import READING
 from gemmdesc.equivalence.draws import DRAWS, FORMATS, draw
 from gemmdesc.equivalence.evaluate import evaluate, loaded_bytes, missing_functions, needed_nodes
-from gemmdesc.equivalence.gate_counts import UNNAMED, over_splitting, pairs
+from gemmdesc.equivalence.gate_counts import UNKNOWN, UNNAMED, over_splitting, pairs, summary
+from gemmdesc.equivalence.gate_rows import load_gate_rows, store_gate_rows
 from gemmdesc.equivalence.holding import compared
 from gemmdesc.equivalence.instructions import instruction_ptx, matrix_step_ptx
 from gemmdesc.equivalence.matrix_steps import modelled_steps, multiply_pairs, step_model
 from gemmdesc.equivalence.relations import RELATIONS
+from gemmdesc.equivalence.witnesses import BOUNDED, CARD, EXACT, STAND_IN, repeated, strongest
 from gemmdesc.errors import InvalidInputError
 from tests.equivalence_texts import EXCHANGE, butterfly, kernel
 
+OBSERVATIONS = Path(__file__).resolve().parent / "observations"
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "equivalence_gate.py"
 
 
@@ -196,6 +200,27 @@ def test_pairs_are_counted_and_those_that_differ_are_found() -> None:
     assert (different["pairs_of_classes"], different["seen_to_differ"], different["never_seen_to_differ"]) == (2, 1, 1)
 
 
+def test_aimed_draws_count_where_both_rows_have_them() -> None:
+    rows: list[dict[str, Any]] = [
+        _row("a", "x", ["1"], "t1"),
+        {**_row("a", "x", ["1"], "t2"), "aimed": ["1"]},
+        {**_row("a", "x", ["1"], "t3"), "aimed": ["2"]},
+        {**_row("a", "y", ["1"], "t4"), "aimed": ["3"]},
+        _row("a", "z", ["1"], "t5"),
+    ]
+    same, different = pairs(rows)
+    assert (same["pairs"], same["pairs_that_differ"]) == (3, 1)
+    assert (different["pairs_of_classes"], different["seen_to_differ"]) == (3, 1)
+    found = over_splitting([{**row, "kernel": "sum"} for row in rows])["by_kernel"]["sum"]
+    # What z stored on the plain draws connects the other two.
+    assert (found["classes"], found["classes_of_bytes"]) == (3, 1)
+    held = [{**row, "equal": [True], "aimed_equal": [True, False], "kernel": "sum", "bytes_compared": 4,
+             "bytes_stored": 8} for row in rows[1:2]]  # fmt: skip
+    counts = summary(held, {})["counts"]
+    assert (counts["draws"], counts["equal"], counts["configurations_different"]) == (3, 2, 1)
+    assert (counts["bytes_compared"], counts["bytes_stored"], counts["with_aimed_draws"]) == (12, 24, 1)
+
+
 def test_surplus_pairs_have_names_where_a_relation_has_one() -> None:
     order, fusion, _ = RELATIONS
     rows = [
@@ -210,12 +235,62 @@ def test_surplus_pairs_have_names_where_a_relation_has_one() -> None:
         )
     ]
     found = over_splitting([*rows, {**_row("b", "k", ["1"], "t"), "kernel": "other"}])
-    assert found["without_products"] == {"texts": 6, "classes": 6, "classes_of_bytes": 3, "factor": 2.0}
+    counts = {"texts": 6, "classes": 6, "classes_of_bytes": 3, "classes_apart": 3, "classes_expected": 3}
+    assert found["without_products"] == {**counts, "factor": 2.0, "factor_apart": 2.0, "factor_expected": 2.0}
     assert found["surplus_pairs_by_name"] == {UNNAMED: 4, order: 1, fusion: 1}
     assert list(found["surplus_pairs_by_kernel"]) == ["sum"]
     (case,) = found["surplus"]
     assert (case["case"], case["classes"], case["classes_of_bytes"]) == ("a", 5, 2)
     assert len(case["without_name"]) == 4
+
+
+def test_a_witness_tells_classes_apart() -> None:
+    """What pairs without one connect counts as one class."""
+    rows = [{**_row("a", name, ["1"], name), "kernel": "softmax"} for name in "klm"]
+
+    def counts(**kinds: str | None) -> tuple[int, int]:
+        lines = [_witness(list(pair)[::-1], kind) for pair, kind in kinds.items()]
+        found = over_splitting(rows, lines)["by_group"]["norms"]
+        assert (found["classes"], found["classes_of_bytes"]) == (3, 1)
+        return found["classes_apart"], found["classes_expected"]
+
+    assert counts() == (1, 1)
+    assert counts(kl=EXACT) == (1, 1)
+    assert counts(kl=EXACT, km=BOUNDED) == (2, 2)
+    assert counts(kl=EXACT, km=BOUNDED, lm=STAND_IN) == (2, 3)
+    assert counts(kl=EXACT, km=BOUNDED, lm=CARD) == (3, 3)
+    assert counts(kl=None, km=STAND_IN, lm=STAND_IN) == (1, 2)
+    both = [_witness(["k", "l"], kind) for kind in (STAND_IN, CARD, None)]
+    assert strongest(both) == {("a", "k", "l"): both[1]}
+    named = {UNNAMED: {UNKNOWN: 2}, "told apart by plain": {CARD: 1}}
+    assert over_splitting(rows, both)["surplus_pairs_by_witness"] == named
+
+
+def test_exact_witnesses_are_held_against_the_card() -> None:
+    exact = [_witness(["k", "l"], EXACT), _witness(["k", "m"], EXACT), _witness(["l", "m"], EXACT)]
+    other = {**exact[1], "kind": CARD, "found": [{**exact[1]["found"][0], "one": "02"}]}
+    swapped = _witness(["l", "k"], CARD)
+    swapped["found"] = [{**swapped["found"][0], "one": "01", "other": "00"}]
+    assert repeated([*exact, swapped, other]) == {"asked": 2, "repeated": 1}
+
+
+def _witness(classes: list[str], kind: str | None) -> dict[str, Any]:
+    found = {"draw": "plain", "seed": 0, "parameter": 1, "offset": 0, "one": "00", "other": "01"}
+    return {"case": "a", "classes": classes, "kind": kind, "found": [found]}
+
+
+def test_what_is_recorded_counts_up_to_the_results() -> None:
+    """The page's figures are those of the rows and witnesses that are kept."""
+    rows = load_gate_rows([OBSERVATIONS / "equivalence-gate.parquet"])
+    lines = (OBSERVATIONS / "equivalence-witnesses.jsonl").read_text(encoding="utf-8").splitlines()
+    made = over_splitting([r for r in rows if "outputs" in r], [json.loads(line) for line in lines])
+    claims = json.loads((SCRIPT.parent.parent / "docs/results/equivalence.json").read_text(encoding="utf-8"))["claims"]
+    (claim,) = [c for c in claims if c["claim"].startswith("Over-splitting")]
+    assert claim["counts"] == made["without_products"]
+    assert claim["surplus_pairs_by_witness"] == made["surplus_pairs_by_witness"]
+    assert UNNAMED not in made["surplus_pairs_by_name"]
+    (held,) = [c for c in claims if c["claim"].startswith("What the equivalence checker reads")]
+    assert held["counts"]["configurations"] == len(rows)
 
 
 def test_bytes_that_differ_and_bytes_that_nobody_stores_are_found() -> None:
@@ -246,3 +321,47 @@ def test_a_rehearsal_runs_resumes_and_counts(tmp_path: Path) -> None:
         assert claim["counts"]["configurations"] == expected
         assert claim["counts"]["failed"] == 0
         assert claim["counts"]["launched"] == 0
+
+
+def test_rows_are_stored_small_and_come_back_as_they_were(tmp_path: Path) -> None:
+    digest, first = "0123456789abcdef", {"draw": "plain", "offset": 4, "card": "00", "walker": "01"}
+    rows = [
+        {"case": "a", "choice": {"num_warps": 1, "fused": True}, "kernel": "k", "kinds": ["fp16", "fp32"],
+         "reading": READING, "compile_s": 0.1234, "text": 2 * digest, "read_s": 0.0567, "class": 2 * digest[::-1],
+         "assuming": ["x"], "relaxed": dict.fromkeys(RELATIONS, digest), "launch_s": 0.0007, "functions": [],
+         "outputs": [digest, digest[::-1]], "equal": [True, False], "mismatches": 3, "bytes_compared": 8,
+         "bytes_stored": 16, "evaluate_s": 0.0071, "first": first},
+        {"case": "a", "choice": {"num_warps": 2, "fused": True}, "kernel": "k", "kinds": [], "reading": READING,
+         "refused": "contraction", "reason": "why", "text": 2 * digest},
+        {"case": "b", "choice": {"num_warps": 2}, "kernel": "k", "kinds": [], "reading": READING, "text": 2 * digest,
+         "class": 2 * digest, "failed": "LibraryError: x", "where": "there"},
+    ]  # fmt: skip
+    store_gate_rows(tmp_path / "rows.parquet", rows[::-1])
+    assert load_gate_rows([tmp_path / "rows.parquet"]) == rows
+    lines = tmp_path / "rows.jsonl"
+    later = {**rows[0], "mismatches": 0}
+    text = "".join(json.dumps(r) + "\n" for r in (later, {**rows[2], "reading": READING - 1}))
+    lines.write_text(text + '{"cut', encoding="utf-8")
+    assert load_gate_rows([tmp_path / "rows.parquet", lines]) == [later, *rows[1:]]
+    with pytest.raises(InvalidInputError, match="csv"):
+        load_gate_rows([tmp_path / "rows.csv"])
+
+
+def test_a_gate_goes_on_from_known_rows_and_counts_them(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+    known, facts = tmp_path / "known.parquet", tmp_path / "facts.json"
+    row = {**_row("softmax-256-bf16", "ab" * 16, ["ab" * 8], "cd" * 16), "kernel": "softmax", "reading": READING}
+    row["choice"] = {"num_warps": 1, "enable_fp_fusion": True, "num_stages": 1}
+    store_gate_rows(known, [row])
+    told = {"command": "a command", "card": "a card", "versions": {"driver": "1.2"}, "date": "2026-11-30"}
+    facts.write_text(json.dumps({"claims": [{"claim": "x", **told}]}), encoding="utf-8")
+    stored = tmp_path / "all.parquet"
+    command = [sys.executable, str(SCRIPT), str(tmp_path), "--known", str(known), "--store", str(stored)]
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)}
+    done = subprocess.run(
+        [*command, "--summary", str(facts)], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    (claim,) = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))["claims"]
+    assert (claim["counts"]["configurations"], claim["card"], claim["versions"]) == (1, "a card", {"driver": "1.2"})
+    assert load_gate_rows([stored]) == load_gate_rows([known])

@@ -96,7 +96,7 @@ def call(m: int, n: int, k: int, dtype: DType, output: DType, layouts: str = "rr
 def recorded(choice: KernelChoice | NestChoice, on: Call, monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     """What launching ``choice`` runs."""
     found: list[Recorded] = []
-    monkeypatch.setattr(launching, "_launch", lambda v, programs, *given: found.append(Recorded(v, programs, given)))
+    monkeypatch.setattr(launching, "enqueue", lambda v, programs, *given: found.append(Recorded(v, programs, given)))
     launching.launch_here(choice, on.a, on.b, on.out)
     return found
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +16,11 @@ import pytest
 from gemmdesc.equivalence import Answer, Different, Equal, Kernel, equivalent, same_as
 from gemmdesc.equivalence.draws import DRAWS
 from gemmdesc.equivalence.matrix_steps import modelled_steps
-from gemmdesc.equivalence.merges import PADDED, SWAPPED, load_merges
+from gemmdesc.equivalence.merges import ENOUGH, PADDED, SWAPPED, load_merges, rows_text, with_evidence
 from gemmdesc.errors import InvalidInputError
 from tests.equivalence_texts import kernel
 
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "merges.json"
 LOADS = "\n".join(f"ld.global.b32 %r{10 + i}, [%rd4+{128 * i}];" for i in range(5)) + "\nmov.b32 %r20, 0;\n"
 MMA = "mma.sync.aligned.m16n8k{k}.row.col.f32.{t}.{t}.f32 {{%r30, %r31, %r32, %r33}}, {{{a}}}, {{{b}}}, {{{c}}};\n"
 #: Elements (g, 2 t) and (g, 2 t + 1), to row-major places or to column-major ones.
@@ -94,6 +98,47 @@ def test_a_merge_that_is_not_there_is_said() -> None:
     with pytest.raises(InvalidInputError, match="mma = wgmma"):
         ask("", "", "mma = wgmma")
     assert {row.name for row in load_merges()} == {SWAPPED, PADDED}
+
+
+def test_rows_say_where_they_are_established() -> None:
+    """The packaged rows are what the recorded claims make of them."""
+    claims = json.loads(RESULTS.read_text(encoding="utf-8"))["claims"]
+    blank = [replace(row, established=()) for row in load_merges()]
+    assert tuple(with_evidence(row, claims) for row in blank) == load_merges()
+    for row in load_merges():
+        assert [e.card for e in row.established] == ["NVIDIA H200 (sm_90, 132 SMs)"]
+        assert "established on NVIDIA H200 (sm_90, 132 SMs), 1,048,580 elements a type" in str(row)
+        assert "an assumption, not established on any card" in str(replace(row, established=()))
+    answer = ask(text(16, "%r10, %r11, %r20, %r20", "%r12, %r20"), text(8, "%r10, %r11", "%r12"), PADDED)
+    assert isinstance(answer, Equal)
+    assert any("established on NVIDIA H200" in line for line in answer.assuming)
+
+
+def test_a_card_is_entered_where_every_type_held_and_taken_out_where_one_failed() -> None:
+    merge = replace(load_merges([SWAPPED])[0], established=())
+
+    def claims(equal: int, different: int = 0, date: str = "2026-11-30") -> list[dict[str, Any]]:
+        counts = [(ENOUGH, 0)] * (len(merge.types) - 1) + [(equal, different)]
+        return [
+            {"claim": merge.claim(types), "card": "a card", "versions": {"triton": "3.6.0"}, "date": date,
+             "counts": {"equal": e, "different": d}}
+            for types, (e, d) in zip(merge.types, counts, strict=True)
+        ]  # fmt: skip
+
+    held = with_evidence(merge, claims(ENOUGH + 5))
+    assert [(e.card, e.elements) for e in held.established] == [("a card", ENOUGH)]
+    assert with_evidence(merge, claims(ENOUGH - 1)).established == ()
+    assert with_evidence(merge, claims(ENOUGH)[:-1]).established == ()
+    assert with_evidence(held, claims(ENOUGH + 5, different=1)).established == ()
+    assert with_evidence(held, []) == held
+    assert with_evidence(load_merges([PADDED])[0], claims(ENOUGH, 1)) == load_merges([PADDED])[0]
+    again = with_evidence(held, claims(ENOUGH, date="2026-12-01"))
+    assert [e.date for e in again.established] == ["2026-12-01"]
+
+
+def test_the_rows_are_packaged_as_they_are_written() -> None:
+    packaged = resources.files("gemmdesc.equivalence").joinpath("merges.json").read_text(encoding="utf-8")
+    assert rows_text(load_merges()) == packaged
 
 
 def test_the_script_compares_the_forms_that_the_rows_speak_of() -> None:

@@ -62,6 +62,21 @@ def _meaning(operation: Operation, *x: int) -> int:
             return max(x)
         case Operation.SELECT:
             return x[1] if x[0] != 0 else x[2]
+        case Operation.LEAVES:
+            return _leaves(x[0])
+
+
+def _leaves(places: int) -> int:
+    """Tree by tree from below; what many places allow is known to lie near their number."""
+    if places < 1:
+        return 1
+    low = max(1, places - 80)
+    return max(s for s in range(low, places + 2) if _tree_places(s) <= places)
+
+
+def _tree_places(leaves: int) -> int:
+    levels = (leaves - 1).bit_length()
+    return sum(-(-leaves // 2**level) for level in range(1, levels + 1))
 
 
 def _value(expression: Expr, environment: dict[str, int]) -> int:
@@ -114,6 +129,11 @@ def test_size_and_variables_agree_with_the_text(expression: Expr) -> None:
         ("min(64, ceildiv(k, 32))", {"k": 1 << 20}, 64),
         ("ceildiv(k, splitk_num)", {"k": 100, "splitk_num": 7}, 15),
         ("floordiv(k, 0)", {"k": 5}, 0),
+        ("leaves(k)", {"k": 0}, 1),
+        ("leaves(k)", {"k": 1}, 2),
+        ("leaves(k)", {"k": 5}, 4),
+        ("leaves(k)", {"k": 6}, 6),
+        ("leaves(k)", {"k": 28}, 28),
         ("ceildiv(k, 0)", {"k": 5}, 0),
         ("mod(k, 0)", {"k": 5}, 5),
         ("round_up(k, 0)", {"k": 5}, 5),

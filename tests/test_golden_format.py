@@ -24,7 +24,7 @@ from gemmdesc.golden import (
 from gemmdesc.library.interface import Window
 from gemmdesc.operands import Family
 from gemmdesc.probe.sampling import draw_problem
-from gemmdesc.problem import Failed
+from gemmdesc.problem import Failed, KernelNode, Launch
 from gemmdesc.profiles import index_profile
 from gemmdesc.verification.hidden import hidden_library, hide
 from gemmdesc.verification.recording import Options, natural_examples, record
@@ -123,7 +123,7 @@ def test_recording_takes_cheap_natural_examples_of_every_row() -> None:
     options = Options(queries=300, side=4, seed=3)
     examples = natural_examples(LIBRARY, INDEX, replace(options, queries=0), lambda *_: None)
     assert all(len(found) == 1 for found in examples.values())
-    records = list(record(LIBRARY, examples.items(), options, lambda *_: None))
+    records = list(record(LIBRARY, INDEX, examples.items(), options, lambda *_: None))
     assert len(records) == 2 * len(INDEX.profile.rows)
     assert len({r.family for r in records}) > 1
     assert all(r.output.shape <= (4, 4) for r in records)
@@ -150,3 +150,20 @@ def test_operands_are_those_of_the_problem() -> None:
 def test_the_folder_is_none_or_holds_files() -> None:
     folder = golden_folder()
     assert folder is None or golden_files(folder)
+
+
+def test_a_launch_is_kept_where_the_rule_needs_it(tmp_path: Path) -> None:
+    """A rule of one grid size: without the launch there is no descriptor, with it the bytes are the library's."""
+    plain = sample()
+    record = plain.records[0]
+    node = KernelNode(name="k", grid=(2, 1, 1), block=(32, 1, 1), cluster=(1, 1, 1), shared_bytes=0)
+    kept = replace(record, launch=Launch(kernels=(node,), memset_bytes=(4, 20)))
+    path = tmp_path / "a.parquet"
+    write_golden(replace(plain, records=(kept, record)), path)
+    read = read_golden(path).records
+    assert read[0].launch == kept.launch
+    assert read[1].launch is None
+    # Files of before there was the column read as they did.
+    table = pq.read_table(path)
+    pq.write_table(table.drop_columns(["launch"]), path)
+    assert read_golden(path).records[0].launch is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,21 @@ import pytest
 import torch
 
 from gemmdesc.bits import first_mismatch
+from gemmdesc.descriptor import (
+    Accumulator,
+    Balanced,
+    Contiguous,
+    Cut,
+    GEMMDesc,
+    ResidueLast,
+    Short,
+    Start,
+)
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.choose import KernelChoice
 from gemmdesc.kernels.variants import Variant, variants_of
+from gemmdesc.regions import Region, whole
 from tests.nest_samples import draw_nest
 
 
@@ -109,3 +121,51 @@ def test_more_sizes_compile_nothing_but_enumerated_variants() -> None:
             expected |= set(variants_of(choice))
     assert len(expected) < 20
     assert sum(compiled_variants().values()) - before <= len(expected)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_balanced_slices_and_regions_equal_the_replays(seed: int) -> None:
+    """Slices as even as can be, folded as trees, of the whole product and of rectangles of it."""
+    from gemmdesc.arithmetic.replay import replay
+    from gemmdesc.kernels.launch import kernel_meta
+    from gemmdesc.kernels.launch_tiled import launch_choice
+    from gemmdesc.kernels.tiled import choose_tiled
+
+    rng = np.random.default_rng(seed)
+    m, n, k = [(700, 300, 5000), (33, 1100, 9075), (2500, 17, 3001), (640, 512, 4096)][seed % 4]
+    desc = balanced(DTYPES[seed % 2], DTYPES[seed % 2] if seed % 3 else DType.FLOAT32, k, (2, 12, 27, 7)[seed % 4])
+    case = check_kernels.Case(m=m, n=n, k=k, desc=desc, layouts="".join(rng.choice(["r", "c"], 3)), note="balanced")
+    a_bits, b_bits, a, b, out = check_kernels.place(case)
+    plain = replace(desc, cuts=())
+    i, j = int(rng.integers(1, m)), int(rng.integers(1, n))
+    corners = (region(desc, 0, i, 0, j), region(plain, i, m, 0, j), region(plain, 0, m, j, n))
+    for regions in (whole(desc, m, n), corners):
+        out.zero_()
+        choice = choose_tiled(regions, kernel_meta(a, b, out), check_kernels.CARD)
+        assert not isinstance(choice, Declined), choice
+        launch_choice(choice, a, b, out)
+        for r in regions:
+            rows = r.row_begin + check_kernels.sampled(r.row_end - r.row_begin, rng, 4, 8)
+            cols = r.column_begin + check_kernels.sampled(r.column_end - r.column_begin, rng, 8, 2)
+            expected = replay(r.descriptor, a_bits, b_bits, rows=rows, cols=cols)
+            got = check_kernels.to_bits(out, desc.output_dtype)[np.ix_(rows, cols)]
+            assert first_mismatch(expected, got) is None, (r, choice)
+
+
+DTYPES = (DType.FLOAT16, DType.BFLOAT16)
+
+
+def balanced(dtype: DType, output: DType, k: int, count: int) -> GEMMDesc:
+    fold = tuple(Contiguous(span=2**i, short=Short.FIRST) for i in range(6, 0, -1))
+    cut = Cut(
+        layout=Balanced(count=count, unit=64), partial_dtype=DType.FLOAT32, merge_dtype=DType.FLOAT32,
+        start=Start.FIRST, fold=fold,
+    )  # fmt: skip
+    leaf = Accumulator(instruction_k=16, residue=ResidueLast(), step=check_kernels.HOPPER_STEP)
+    return GEMMDesc(
+        a_dtype=dtype, b_dtype=dtype, output_dtype=output, summed_k=k, cuts=(cut,), accumulator=leaf
+    )  # fmt: skip
+
+
+def region(desc: GEMMDesc, row: int, row_end: int, column: int, column_end: int) -> Region:
+    return Region(row_begin=row, row_end=row_end, column_begin=column, column_end=column_end, descriptor=desc)

@@ -25,6 +25,7 @@ def test_every_structure_gives_the_replays_bytes() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["bad"] == []
-    wanted = {"chain_tma", "chain_tma packed", "folded_chain packed", "chain_pointer", "grouped_chain", "scalar_nest"}
+    wanted = {"chain_tma", "chain_tma packed", "folded_chain packed", "chain_pointer", "grouped_chain", "scalar_nest",
+              "balanced_chains", "regions"}  # fmt: skip
     assert wanted <= set(result["counts"])
     assert min(result["counts"].values()) >= 1

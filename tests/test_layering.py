@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gemmdesc"
 ORDER = (
     (("errors", "dtypes", "bits"),),
     (("descriptor", "variable_fields"),),
-    (("schedule", "text", "normal_form", "expressions", "problem", "plain", "rule"),),
+    (("schedule", "text", "normal_form", "expressions", "problem", "plain", "rule", "regions"),),
     (("arithmetic", "operands", "rivals", "mutants"),),
     (("library",), ("profiles",), ("kernels",), ("equivalence",)),
     (("plan", "routes", "books"), ("probe",)),
@@ -33,8 +33,8 @@ PLACES = {name: (i, group) for i, layer in enumerate(ORDER) for group in layer f
 #: The modules of ``probe`` that talk to a library.  All others plan walks or conclude from what was read: they see
 #: values only, and import one another at most.
 TALKING = ("campaign", "compare", "comparisons", "crosscheck", "examples", "kinds", "offline", "partition", "predicted",
-           "publish", "reader", "recorded", "records", "rulebook", "scan", "solve", "survey", "tasks", "trials",
-           "verification", "workers")  # fmt: skip
+           "publish", "reader", "recorded", "records", "rulebook", "scan", "sharing", "solve", "solve_shared", "survey",
+           "tasks", "trials", "verification", "workers")  # fmt: skip
 LIBRARY_LAYER = PLACES["library"][0]
 
 #: Loaded at the top of a module in ``kernels`` only, so that the command line answers at once.

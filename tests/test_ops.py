@@ -289,8 +289,8 @@ Launched = list[tuple[Any, Any, Any, Any]]
 def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
     """What would be launched: (choice, a, b, out)."""
     calls: Launched = []
-    fake = SimpleNamespace(launch_here=lambda *arguments: calls.append(arguments))
-    monkeypatch.setitem(sys.modules, "gemmdesc.kernels.launch", fake)
+    fake = SimpleNamespace(launch_choice=lambda *arguments: calls.append(arguments))
+    monkeypatch.setitem(sys.modules, "gemmdesc.kernels.launch_tiled", fake)
     return calls
 
 
@@ -349,7 +349,7 @@ def test_a_launch_that_fails_leaves_nothing_warm(monkeypatch: pytest.MonkeyPatch
     def fail(*arguments: Any) -> None:
         raise RuntimeError("no")
 
-    monkeypatch.setitem(sys.modules, "gemmdesc.kernels.launch", SimpleNamespace(launch_here=fail))
+    monkeypatch.setitem(sys.modules, "gemmdesc.kernels.launch_tiled", SimpleNamespace(launch_choice=fail))
     planner = planner_of()
     a, b, out = half(16, 64), half(64, 32), half(16, 32)
     found = plan((16, 64), (64, 32), dtype=HALF, planner=planner)

@@ -277,7 +277,7 @@ def keys() -> list[PlanKey]:
     problem = replace(problem, **dict.fromkeys(("lda", "ldb", "ldd"), 20_000))
     problem = replace(problem, **dict.fromkeys((f"{x}_alignment_bytes" for x in "abcd"), 64))
     meta = mm_meta(a, b, out, sm_count=132, shared_bytes=SHARED)
-    calls = (MmCall(a=a, b=b, out=out, settings=SETTINGS), ProblemCall(problem=problem, meta=meta))
+    calls = (MmCall(a=a, b=b, out=out, settings=SETTINGS), ProblemCall(problem=problem, meta=meta, transposed=True))
     return [
         PlanKey(call=c, captured=False, device=DEVICE, library=LIBRARY, digest="d", accept=Level.VERIFIED)
         for c in calls
@@ -444,7 +444,7 @@ def test_a_problem_can_be_planned_as_it_stands() -> None:
     assert isinstance(problem, GemmProblem)
     meta = mm_meta(a, b, out, sm_count=132, shared_bytes=SHARED)
     planner = planner_of(Counted())
-    assert planner.plan_problem(problem, meta) == planner.plan_mm(a, b, out, SETTINGS)
+    assert planner.plan_problem(problem, meta, transposed=True) == planner.plan_mm(a, b, out, SETTINGS)
     assert planner.cache_info().size == 2
 
 
@@ -567,12 +567,12 @@ def test_decide_is_a_function_of_its_arguments() -> None:
     meta: KernelMeta = mm_meta(a, b, out, sm_count=132, shared_bytes=SHARED)
 
     def decided() -> Any:
-        return decide(problem, answer, None, index=index, card=card_arithmetic("sm_90"), meta=meta)
+        return decide(problem, answer, None, index=index, card=card_arithmetic("sm_90"), meta=meta, transposed=True)
 
     assert decided() == decided()
     assert not needs_launch(index, problem, answer, Level.VERIFIED)
     assert needs_launch(index_profile(grid_profile()), problem, answer, Level.VERIFIED)
-    unknown = decide(problem, answer, None, index=index, card=CardArithmetic(steps=()), meta=meta)
+    unknown = decide(problem, answer, None, index=index, card=CardArithmetic(steps=()), meta=meta, transposed=True)
     assert isinstance(unknown, Declined)
     assert unknown.code == "kernel"
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdesc.descriptor import GEMMDesc, OperandCast, Rounding
+from gemmdesc.descriptor import OperandCast, Rounding
 from gemmdesc.dtypes import DType
-from gemmdesc.normal_form import same_bits
 from gemmdesc.probe import solve
 from gemmdesc.probe.compare import describe
 from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.solve import MOST_READINGS, ClassTask, solve_class
-from gemmdesc.problem import ComputeType, Transpose, dense_problem
+from gemmdesc.problem import ComputeType, Transpose, dense_problem, environment
+from gemmdesc.regions import same_regions
 from gemmdesc.rule import Rule
 from tests.probe_samples import FP32, HOPPER, Order, library_of, sample_answer
 
@@ -46,10 +46,11 @@ def test_bytes_decide_between_rules_that_a_reading_leaves() -> None:
     assert len(found.readings) < MOST_READINGS
     assert found.rivals > 0
     for example in examples:
-        ours, hidden = describe(found.rule, example), describe(tf32_rule(), example)
-        assert isinstance(ours, GEMMDesc)
-        assert isinstance(hidden, GEMMDesc)
-        assert same_bits(ours, hidden, example.problem.k)
+        values = environment(example.problem, example.answer, None)
+        ours, hidden = describe(found.rule, values), describe(tf32_rule(), values)
+        assert ours is not None
+        assert hidden is not None
+        assert same_regions(ours, hidden, example.problem.k)
 
 
 def test_a_refuted_rule_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemmdesc.descriptor import OperandCast, Rounding
+from gemmdesc.descriptor import FusedDot, GEMMDesc, OperandCast, Rounding
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import CampaignError, InvalidInputError
 from gemmdesc.library.interface import Library
@@ -107,12 +107,15 @@ def test_declined_failed_varying_and_late_shapes_are_counted_apart(tmp_path: Pat
 
 
 def test_what_our_side_raises_counts_as_different(tmp_path: Path) -> None:
-    """A rule of other operand types gets into no profile; one that names them cannot be replayed."""
+    """A step whose sum no float64 holds is a descriptor that the replay refuses; other operand types decline."""
 
-    def wide(rule: Rule) -> Rule:
-        return rule.restructured(lambda d: replace(d, a_dtype=DType.FLOAT32, b_dtype=DType.FLOAT32))
+    def deep(desc: GEMMDesc) -> GEMMDesc:
+        step = desc.accumulator.step
+        assert isinstance(step, FusedDot)
+        return replace(desc, accumulator=replace(desc.accumulator, step=replace(step, fraction_bits=60)))
 
-    found, _ = run(bench_of(profile_of(small_scopes(["relu"]), wide)), ["relu"], tmp_path, KindOptions(shapes=2))
+    profile = profile_of(small_scopes(["relu"]), lambda rule: rule.restructured(deep))
+    found, _ = run(bench_of(profile), ["relu"], tmp_path, KindOptions(shapes=2))
     assert kind_counts(found["relu"])["different"] == 2
     assert found["relu"][0].failure.startswith("our side raised InvalidInputError")
 

@@ -56,7 +56,7 @@ def flipped(prepared: Prepared, a: Any, b: Any) -> Any:
 
 def prepared(case: Case) -> Prepared:
     nothing: Any = None
-    return Prepared(case=case, problem=nothing, answer=nothing, desc=None, declined=None, kernel="")
+    return Prepared(case=case, problem=nothing, answer=nothing, regions=(), declined=None, kernel="")
 
 
 def outcomes(ours: Any = product, cublaslt: Any = product, by_torch: Any = product) -> Iterator[tuple[Any, ...]]:

@@ -163,5 +163,5 @@ def replay_entry(entry: Entry, reader: BookReader) -> EntryReplay:
     check = entry.check
     if check is None:
         return EntryReplay()
-    got = replay_problem(described.descriptor, entry.problem, *check.operands(entry.problem), check.window)
+    got = replay_problem(described.regions, entry.problem, *check.operands(entry.problem), check.window)
     return EntryReplay(compared=check.output.size, mismatch=first_mismatch(check.output, got))

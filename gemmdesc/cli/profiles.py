@@ -171,11 +171,13 @@ def _structure(rule: Rule, example: Example) -> str:
     """The structure of the rule's descriptor on the row's example."""
     from gemmdesc.errors import Declined
     from gemmdesc.problem import environment
-    from gemmdesc.rule import evaluate_rule
+    from gemmdesc.regions import evaluate_regions
     from gemmdesc.verification.structure import structure_of
 
-    desc = evaluate_rule(rule, environment(example.problem, example.answer, example.launch))
-    return "no descriptor on its example" if isinstance(desc, Declined) else structure_of(desc)
+    found = evaluate_regions(rule, environment(example.problem, example.answer, example.launch))
+    if isinstance(found, Declined):
+        return "no descriptor on its example"
+    return "; elsewhere ".join(dict.fromkeys(structure_of(r.descriptor) for r in found))
 
 
 @guarded

@@ -80,6 +80,11 @@ class Card:
         pointer, pitch = self._uploaded[key]
         return int(pointer), pitch
 
+    def drop(self, key: object) -> None:
+        """Free an array that :meth:`upload` left on the card."""
+        pointer, _ = self._uploaded.pop(key)
+        self._done(self._driver.cuMemFree(pointer), "free memory")
+
     def launch(
         self,
         cubin: bytes,

@@ -6,6 +6,7 @@ see the same one, however much memory each of them has.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -79,7 +80,8 @@ class _Cells:
     def exponent(self, low: int, high: int) -> Words:
         """Fields from ``low`` to ``high``, clipped to those of normal numbers."""
         top = (1 << self.layout.exponent) - (2 if self.layout.infinity else 1)
-        low, high = max(low, 1), min(high, top)
+        low = max(low, 1)
+        high = max(low, min(high, top))
         chosen = (self.word >> np.uint64(40)) % np.uint64(high - low + 1) + np.uint64(low)
         return chosen
 
@@ -154,6 +156,92 @@ def _plain(c: _Cells) -> Words:
     return c.pattern(c.sign, c.exponent(c.bias - 3, c.bias + 1), _finite_fraction(c))
 
 
+def _underflowing(c: _Cells) -> Words:
+    """Products of two lie around the smallest subnormal of float32, where they are no longer exact."""
+    return c.pattern(c.sign, c.exponent(c.bias - 78, c.bias - 66), _finite_fraction(c))
+
+
+def _specks(c: _Cells) -> Words:
+    """A few numbers around 1, and many that a sum of squares or of exponentials loses beside them."""
+    large = c.pattern(c.sign, c.exponent(c.bias, c.bias), _finite_fraction(c))
+    small = c.pattern(c.sign, c.exponent(c.bias - 13, c.bias - 11), _finite_fraction(c))
+    return np.where(_hash(c.index, c.salt + 11) % np.uint64(16) == 0, large, small)
+
+
+def _large_and_specks(c: _Cells) -> Words:
+    """Large numbers that cancel over half a run of 64, and positive ones that get lost beside them."""
+    pair = _hash(c.index & ~np.uint64(32), c.salt + 13)
+    large = replace(c, word=pair).pattern((c.index >> np.uint64(5)) & np.uint64(1), _like(c, 12), _like(c, 0))
+    specks = c.pattern(np.zeros_like(c.word), c.exponent(c.bias - 12, c.bias - 11), _finite_fraction(c))
+    return np.where(pair % np.uint64(8) == 0, large, specks)
+
+
+def _like(c: _Cells, binades: int) -> Words:
+    return np.full_like(c.word, c.bias + binades if binades else 0)
+
+
+def _to_infinity(c: _Cells) -> Words:
+    """Numbers whose squares sum to the largest float32, give or take what the order of the sum decides.
+
+    For rows of 256 times a power of two, which the seed chooses; of float16, whose squares are too small, large ones.
+    """
+    if c.layout.exponent < 8:
+        return _large(c)
+    word = _hash(np.arange(_RUN, dtype=np.uint64), c.salt + 17)
+    halvings, jitter = int(word[0] % np.uint64(5)), int(word[1] % np.uint64(17)) - 8
+    left = ((1 << 128) - (1 << 103) + jitter * (1 << 102)) >> halvings
+    digits = c.layout.fraction + 1
+    # Up to one and a half times what 400 equal numbers would have to be; what is missing is filled up.
+    equal = math.isqrt(left // 400)
+    values = [_cut(equal + equal * (int(w) % 128) // 256, digits) for w in word[: _RUN - 56]]
+    left -= sum(v * v for v in values)
+    while len(values) < _RUN and left > 0:
+        values.append(_cut(math.isqrt(left), digits))
+        left -= values[-1] ** 2
+    values += [0] * (_RUN - len(values))
+    sizes = np.array([_field(v, c) for v in values], np.uint64)
+    place = np.concatenate(
+        [np.argsort(_hash(np.arange(_RUN, dtype=np.uint64), c.salt + 19 + n)) for n in range(-(-len(c.index) // _RUN))]
+    )
+    made: Words = sizes[place[: len(c.index)]] | (c.sign << np.uint64(c.layout.exponent + c.layout.fraction))
+    return made
+
+
+def _cut(value: int, digits: int) -> int:
+    """The largest number of so many binary digits that is not above ``value``."""
+    more = max(value.bit_length() - digits, 0)
+    return value >> more << more
+
+
+def _field(value: int, c: _Cells) -> int:
+    """The pattern of a positive integer."""
+    if value == 0:
+        return 0
+    top = value.bit_length() - 1
+    fraction = (value << c.layout.fraction >> top) & ((1 << c.layout.fraction) - 1)
+    return (top + c.bias) << c.layout.fraction | fraction
+
+
+def _many_nan(c: _Cells) -> Words:
+    """One in four is a NaN."""
+    top = np.full_like(c.word, (1 << c.layout.exponent) - 1)
+    fraction = c.fraction | np.uint64(1) if c.layout.infinity else np.full_like(c.word, 2**64 - 1)
+    return np.where(c.word % np.uint64(4) == 0, c.pattern(c.sign, top, fraction), _plain(c))
+
+
+def _few_values(c: _Cells) -> Words:
+    """Small odd integers of both signs, so that different products and sums meet."""
+    odd = (c.word % np.uint64(4)) * np.uint64(2) + np.uint64(1)
+    exponent = np.select([odd == 1, odd == 3], [0, 1], 2).astype(np.uint64)
+    fraction = (odd << (np.uint64(c.layout.fraction) - exponent)) & np.uint64((1 << c.layout.fraction) - 1)
+    return c.pattern(c.sign, exponent + np.uint64(c.bias), fraction)
+
+
+def _upward(c: _Cells) -> Words:
+    """Positive numbers, so that exponentials and sums of either spread over many binades."""
+    return c.pattern(np.zeros_like(c.word), c.exponent(c.bias - 3, c.bias + 3), _finite_fraction(c))
+
+
 #: The draws, by name, in their order.
 DRAWS: dict[str, Callable[[_Cells], Words]] = {
     "twelve decades": _wide,
@@ -168,6 +256,19 @@ DRAWS: dict[str, Callable[[_Cells], Words]] = {
     "plain": _plain,
 }
 
+#: Keeps the hashes of aimed draws apart from those of the others.
+_AIMED_SALT = 1 << 44
+#: Draws that are aimed at classes which those above have not told apart.
+AIMED: dict[str, Callable[[_Cells], Words]] = {
+    "products that underflow": _underflowing,
+    "specks": _specks,
+    "large, cancelling, and specks": _large_and_specks,
+    "squares that sum to infinity, or almost": _to_infinity,
+    "many NaN": _many_nan,
+    "small odd integers": _few_values,
+    "positive": _upward,
+}
+
 
 def draw(name: str, kind: str, position: int, count: int, seed: int = 0) -> npt.NDArray[np.uint8]:
     """The bytes of ``count`` elements of the Triton type ``kind`` behind the parameter at ``position``.
@@ -175,11 +276,13 @@ def draw(name: str, kind: str, position: int, count: int, seed: int = 0) -> npt.
     Raises:
         InvalidInputError: the draw or the type is not known.
     """
-    if name not in DRAWS or kind not in FORMATS:
-        raise InvalidInputError(f"name and kind must be of {list(DRAWS)} and {list(FORMATS)} (got {name}, {kind})")
+    every = {**DRAWS, **AIMED}
+    if name not in every or kind not in FORMATS:
+        raise InvalidInputError(f"name and kind must be of {list(every)} and {list(FORMATS)} (got {name}, {kind})")
     layout = FORMATS[kind]
-    salt = ((seed * 64 + position) * 16 + list(DRAWS).index(name)) * 8 + list(FORMATS).index(kind)
+    number = list(DRAWS).index(name) if name in DRAWS else _AIMED_SALT + list(AIMED).index(name)
+    salt = ((seed * 64 + position) * 16 + number) * 8 + list(FORMATS).index(kind)
     index = np.arange(count, dtype=np.uint64)
     with np.errstate(over="ignore"):
-        words = DRAWS[name](_Cells(layout, index, _hash(index, salt), salt))
+        words = every[name](_Cells(layout, index, _hash(index, salt), salt))
     return words.astype(f"<u{layout.bytes}").view(np.uint8)

@@ -69,6 +69,11 @@ def missing_functions(walked: Walked, chosen: npt.NDArray[np.bool_] | None = Non
     return tuple(sorted(name for name in names if name not in NAMED and not name.startswith("mma.")))
 
 
+def needed_mask(walked: Walked) -> npt.NDArray[np.bool_]:
+    """Which nodes of the walk's table the stored bytes are made of; node 0 is among them."""
+    return _needed(walked.table, walked.stored.ids)
+
+
 def loaded_bytes(walked: Walked) -> dict[int, int]:
     """How far the launch loads behind each pointer parameter, in bytes; the walk has to have a table of its own."""
     s, total = walked.table.store, len(walked.table)

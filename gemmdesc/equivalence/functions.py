@@ -1,7 +1,8 @@
 """What PTX instructions compute, on arrays of bit patterns.
 
 Only instructions whose result the PTX manual fixes to the bit are here: IEEE operations in float32, conversions,
-selections, comparisons and bit operations.  A NaN result is the canonical one, 0x7fffffff for float32.
+selections, comparisons, also of integers, and bit operations.  A NaN result is the canonical one, 0x7fffffff for
+float32.
 """
 
 from __future__ import annotations
@@ -105,6 +106,14 @@ _ORDERS: dict[str, Callable[[Float, Float], npt.NDArray[np.bool_]]] = {
 }
 
 
+def _compare_integers(function: Callable[..., npt.NDArray[np.bool_]], signed: bool) -> Function:
+    def run(a: Bits, b: Bits) -> Bits:
+        kind = np.int32 if signed else np.uint32
+        return function(a.astype(np.uint32).view(kind), b.astype(np.uint32).view(kind)).astype(np.uint64)
+
+    return run
+
+
 def _select(a: Bits, b: Bits, p: Bits) -> Bits:
     return np.where(p != 0, a, b)
 
@@ -150,6 +159,7 @@ NAMED: dict[str, Function] = {
     **{f"setp.{name}.f32": _compare(order, name == "ne") for name, order in _ORDERS.items() if name != "ne"},
     **{f"setp.{name}u.f32": _compare(order, True) for name, order in _ORDERS.items()},
     "setp.ne.f32": _compare(_ORDERS["ne"], False),
+    **{f"setp.{n}.{k}": _compare_integers(f, k == "s32") for n, f in _ORDERS.items() for k in ("s32", "u32")},
     **{f"and.b{8 * w}": lambda a, b: a & b for w in (2, 4, 8)},
     **{f"or.b{8 * w}": lambda a, b: a | b for w in (2, 4, 8)},
     **{f"xor.b{8 * w}": lambda a, b: a ^ b for w in (2, 4, 8)},

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmdesc.equivalence.card import UNTOUCHED
-from gemmdesc.equivalence.draws import DRAWS, FORMATS, draw
+from gemmdesc.equivalence.draws import AIMED, DRAWS, FORMATS, draw
 from gemmdesc.equivalence.evaluate import evaluate, loaded_bytes, missing_functions, needed_nodes
 from gemmdesc.equivalence.matrix_steps import modelled_steps
 from gemmdesc.equivalence.nodes import Ids
@@ -27,6 +27,8 @@ EXTRA = 8
 MARGIN = 1024
 #: Which stored bytes are worked out where they are many.
 _SAMPLE_SEED = 20261130
+#: What the operands of the gate's draws are called on the card.
+_GATE = "gate"
 #: Matrix steps are worked out with the models of the architecture that the walks are compiled for.
 ARCHITECTURE = "Hopper"
 
@@ -53,35 +55,71 @@ class Holder:
     def __init__(self, card: Any, seed: int) -> None:
         self._card, self._seed = card, seed
         self._memory: dict[tuple[Any, ...], Bytes] = {}
+        self._uploaded: set[tuple[Any, ...]] = set()
 
     def hold(self, walked: Walked, compiled: Launchable) -> dict[str, Any]:
         """Launch, work out, compare: a row of counts, digests of what was stored on each draw, and times.
+
+        ``outputs`` and ``equal`` speak of the draws of every gate, and of more plain ones that are launched only;
+        ``aimed`` and ``aimed_equal`` of the aimed ones.
 
         Raises:
             InvalidInputError: the kernel cannot be launched here, or reads what it writes.
             LibraryError: the driver reports an error.
         """
         inputs = self._inputs(walked, compiled.kinds)
-        draws = len(DRAWS) + EXTRA
+        compare = len(DRAWS) + len(AIMED)
+        draws = compare + EXTRA
         began = time.perf_counter()
         stored = walked.stored
-        card = self._launched(walked, compiled, inputs, draws)
+        card = self._launched(walked, compiled, inputs, draws, _GATE)
         launched = time.perf_counter()
         chosen = sample(walked, len(DRAWS))
         target, version = walked.entry.target.split(",")[0].strip(), walked.entry.version
         functions = {n: self._card.instruction(n, target, version) for n in missing_functions(walked, chosen)}
         steps = modelled_steps(ARCHITECTURE, self._card.matrix_step(target, version))
-        worked = {p: data if card is None else data[: len(DRAWS)] for p, data in inputs.items()}
+        worked = {p: data if card is None else data[:compare] for p, data in inputs.items()}
         values = evaluate(walked, worked, functions=functions, matrix_step=steps, chosen=chosen)
         row: dict[str, Any] = {"launch_s": round(launched - began, 4), "functions": sorted(functions)}
         if card is None:
             row["outputs"] = [_digest([v[d] for _, v in values.values()]) for d in range(draws)]
         else:
-            row |= compared(card, values, walked, len(DRAWS))
+            row |= compared(card, values, walked, compare)
+            row["aimed_equal"] = row["equal"][len(DRAWS) :]
+            row["equal"] = row["equal"][: len(DRAWS)]
+        row["aimed"] = row["outputs"][len(DRAWS) : compare]
+        row["outputs"] = row["outputs"][: len(DRAWS)] + row["outputs"][compare:]
         row["bytes_compared"] = int(chosen.sum())
         row["bytes_stored"] = len(stored.ids)
         row["evaluate_s"] = round(time.perf_counter() - launched, 4)
         return row
+
+    def stored_on(
+        self, walked: Walked, compiled: Launchable, inputs: Mapping[int, Bytes], label: str
+    ) -> dict[int, tuple[Ids, Bytes]] | None:
+        """The bytes that the card stores on given operands, as :func:`evaluate` gives them; None where it is no card.
+
+        ``inputs``: shape (draws, bytes) for each pointer; they stay on the card, by ``label``, until :meth:`drop`.
+
+        Raises:
+            InvalidInputError: the kernel cannot be launched here, or reads what it writes.
+            LibraryError: the driver reports an error.
+        """
+        draws = max((len(data) for data in inputs.values()), default=1)
+        found = self._launched(walked, compiled, inputs, draws, label)
+        if found is None:
+            return None
+        stored, made = walked.stored, {}
+        for parameter, got in found.items():
+            offsets = stored.offset[stored.parameter == parameter]
+            made[parameter] = offsets, got[:, offsets]
+        return made
+
+    def drop(self, label: str) -> None:
+        """Free what :meth:`stored_on` left on the card under this label."""
+        for key in [key for key in self._uploaded if key[0] == label]:
+            self._card.drop(key)
+            self._uploaded.remove(key)
 
     def _inputs(self, walked: Walked, kinds: Sequence[str]) -> dict[int, Bytes]:
         """Bytes behind each pointer that is read, shape (draws, bytes), the extra draws last; one key, one array."""
@@ -91,7 +129,7 @@ class Holder:
             count = -(-size // (each * 4096)) * 4096
             key = (parameter, kinds[parameter], count)
             if key not in self._memory:
-                wanted = [(name, self._seed) for name in DRAWS]
+                wanted = [(name, self._seed) for name in (*DRAWS, *AIMED)]
                 wanted += [("plain", self._seed + 1 + i) for i in range(EXTRA)]
                 made = [draw(d, kinds[parameter], parameter, count, seed) for d, seed in wanted]
                 self._memory[key] = np.stack(made)
@@ -99,7 +137,7 @@ class Holder:
         return found
 
     def _launched(
-        self, walked: Walked, compiled: Launchable, inputs: Mapping[int, Bytes], draws: int
+        self, walked: Walked, compiled: Launchable, inputs: Mapping[int, Bytes], draws: int, label: str
     ) -> dict[int, Bytes] | None:
         """What lies behind each output after each draw; None where the card is none."""
         metadata, stored = compiled.metadata, walked.stored
@@ -113,14 +151,14 @@ class Holder:
             grid=walked.launch.grid,
             block=walked.launch.block or walked.entry.threads,
             shared=int(metadata.shared),
-            arguments=self._arguments(walked, compiled.kinds, inputs, written),
+            arguments=self._arguments(walked, compiled.kinds, inputs, written, label),
             draws=draws,
             outputs=[int(stored.offset[stored.parameter == p].max()) + 1 + MARGIN for p in written],
         )
         return None if found is None else dict(zip(written, found, strict=True))
 
     def _arguments(
-        self, walked: Walked, kinds: Sequence[str], inputs: Mapping[int, Bytes], written: list[int]
+        self, walked: Walked, kinds: Sequence[str], inputs: Mapping[int, Bytes], written: list[int], label: str
     ) -> list[tuple[str, Any]]:
         arguments: list[tuple[str, Any]] = []
         for index, parameter in enumerate(walked.entry.parameters):
@@ -128,7 +166,8 @@ class Holder:
                 raise InvalidInputError(f"kernel must not read what it writes (got parameter {index})")
             if index in inputs:
                 data = inputs[index]
-                key = (index, kinds[index], data.shape[1])
+                key = (label, index, kinds[index], data.shape[1])
+                self._uploaded.add(key)
                 arguments.append(("input", self._card.upload(key, lambda data=data: data)))
             elif index in written:
                 arguments.append(("output", written.index(index)))
@@ -188,7 +227,7 @@ def _first(differ: Chosen, at: Ids, got: Bytes, wanted: Bytes) -> dict[str, Any]
     begin = int(at[place]) // 4 * 4
     here = (at >= begin) & (at < begin + 4)
     return {
-        "draw": list(DRAWS)[number],
+        "draw": [*DRAWS, *AIMED][number],
         "offset": begin,
         "card": got[number, at[here]].tobytes().hex(),
         "walker": wanted[number, here].tobytes().hex(),

@@ -33,6 +33,9 @@ class Rehearsal:
         """No address."""
         return 0, 0
 
+    def drop(self, key: object) -> None:
+        """Nothing."""
+
     def launch(self, *_: Any, **__: Any) -> None:
         """Nothing."""
 

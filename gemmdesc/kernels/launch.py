@@ -112,23 +112,24 @@ def launch(choice: KernelChoice | NestChoice, a: torch.Tensor, b: torch.Tensor, 
 def launch_here(choice: KernelChoice | NestChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     """:func:`launch` where the tensors' device is already the current one."""
     if isinstance(choice, NestChoice):
-        launch_nest(choice, a, b, out, _launch)
+        launch_nest(choice, a, b, out, enqueue)
         return
     if choice.swapped:
         a, b, out = b.T, a.T, out.T
     if not choice.merges:
-        _launch_chain(choice, a, b, out, slice_stride=0)
+        launch_chain(choice, a, b, out, slice_stride=0)
         return
     m, n = out.shape
     partials = torch.empty((choice.slices.count, m, n), dtype=torch.float32, device=a.device)
-    _launch_chain(choice, a, b, partials[0], slice_stride=m * n)
+    launch_chain(choice, a, b, partials[0], slice_stride=m * n)
     assert choice.slices.merge is not None
     _launch_merge(choice.slices.merge, partials, out)
 
 
-def _launch_chain(
+def launch_chain(
     choice: KernelChoice, a: torch.Tensor, b: torch.Tensor, target: torch.Tensor, *, slice_stride: int
 ) -> None:
+    """The chain kernel of ``choice`` alone: a slice's sums go to ``target`` and ``slice_stride`` elements on."""
     if not choice.structure.by_descriptor:
         _launch_pointers(choice, a, b, target, slice_stride)
         return
@@ -141,7 +142,8 @@ def _launch_chain(
     _launch_tma(choice, a, b, target, packing.span, slice_stride)
 
 
-def _launch(variant: Variant, programs: int, *arguments: Any) -> None:
+def enqueue(variant: Variant, programs: int, *arguments: Any) -> None:
+    """Start one kernel on the current stream."""
     kernel = KERNELS[variant.kernel]
     kernel[(programs,)](*arguments, **constants_of(variant), **options_of(variant))
 
@@ -160,7 +162,7 @@ def _pack(
     else:
         packed = torch.empty((rows, lanes), dtype=source.dtype, device=source.device)
     programs = -(-rows // PACK_ROWS) * (lanes // PACK_LANES)
-    _launch(
+    enqueue(
         variant, programs, source, packed, rows, slices.count, slices.summed_k, slices.span, packing.span,
         slices.k_loop_step, *source.stride(), packed.stride(1 if layout is Layout.COLUMNS else 0),
     )  # fmt: skip
@@ -189,9 +191,9 @@ def _launch_tma(
     variant = chain_variant(choice)
     if choice.structure is Structure.FOLDED_CHAIN:
         assert choice.slices.merge is not None
-        _launch(variant, choice.programs, *common, _start(choice.slices.merge), *target.stride())
+        enqueue(variant, choice.programs, *common, _start(choice.slices.merge), *target.stride())
     else:
-        _launch(variant, choice.programs, *common, slice_stride, *target.stride())
+        enqueue(variant, choice.programs, *common, slice_stride, *target.stride())
 
 
 def _launch_pointers(
@@ -201,7 +203,7 @@ def _launch_pointers(
     arguments = [a, b, target, *target.shape, slices.summed_k, slices.span]
     if choice.structure is Structure.GROUPED_CHAIN:
         arguments.append(slices.k_loop_step)
-    _launch(
+    enqueue(
         chain_variant(choice), choice.programs, *arguments, *a.stride(), *b.stride(), slice_stride, *target.stride()
     )
 
@@ -216,4 +218,4 @@ def _launch_merge(merge: Merge, partials: torch.Tensor, out: torch.Tensor) -> No
     last = max(m * n, (m - 1) * out.stride(0) + (n - 1) * out.stride(1)) + MERGE_BLOCK
     variant = merge_variant(merge, TORCH_TYPES[out.dtype], wide_offsets=last > MAX_NARROW_OFFSET)
     programs = -(-m * n // MERGE_BLOCK)
-    _launch(variant, programs, partials, out, m * n, n, count, _start(merge), *out.stride())
+    enqueue(variant, programs, partials, out, m * n, n, count, _start(merge), *out.stride())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -35,14 +35,21 @@ class Tables:
 def tables_for(desc: GEMMDesc, k: int, device: torch.device) -> Tables:
     """The tables of ``desc`` at inner size ``k``."""
     schedule = make_schedule(desc, k)
-    folds = [*fold_levels(desc, k)][::-1] or [np.array([0, 1], dtype=np.int64)]
-
-    def on_device(values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values.astype(np.int32)).to(device)
-
     return Tables(
-        order=on_device(schedule.order), leaves=on_device(schedule.leaf_offsets), folds=tuple(map(on_device, folds))
-    )
+        order=_on_device(schedule.order, device), leaves=_on_device(schedule.leaf_offsets, device),
+        folds=fold_tables(desc, k, device),
+    )  # fmt: skip
+
+
+@lru_cache(_KEPT_TABLES)
+def fold_tables(desc: GEMMDesc, k: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """For every level of folds, innermost first, where each fold begins among what it folds, and their number."""
+    folds = [*fold_levels(desc, k)][::-1] or [np.array([0, 1], dtype=np.int64)]
+    return tuple(_on_device(offsets, device) for offsets in folds)
+
+
+def _on_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(values.astype(np.int32)).to(device)
 
 
 def launch_nest(choice: NestChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, enqueue: Enqueue) -> None:
@@ -53,13 +60,24 @@ def launch_nest(choice: NestChoice, a: torch.Tensor, b: torch.Tensor, out: torch
     tables = tables_for(choice.descriptor, choice.k, a.device)
     for first, size in _pieces(out.shape[0] * out.shape[1], len(tables.leaves) - 1):
         sums = _leaves(choice, tables, a, b, first, size, enqueue)
-        for merge, offsets in zip(choice.folds[:-1], tables.folds[:-1], strict=True):
-            target = torch.empty((len(offsets) - 1, size), dtype=torch.float32, device=a.device)
-            # In scratch these outputs stand alone, a row of them for each fold.
-            _fold(merge, DType.FLOAT32, sums, target, offsets, (0, size, size), (size, size, 1), enqueue)
-            sums = target
-        place = (first, size, out.shape[1])
-        _fold(choice.folds[-1], choice.output_dtype, sums, out, tables.folds[-1], place, (0, *out.stride()), enqueue)
+        fold_all(choice.folds, tables.folds, sums, out, choice.output_dtype, first, enqueue)
+
+
+def fold_all(
+    folds: Sequence[Merge], offsets: Sequence[torch.Tensor], sums: torch.Tensor, out: torch.Tensor, output_dtype: DType,
+    first: int, enqueue: Enqueue,
+) -> None:  # fmt: skip
+    """Fold ``sums``, float32 (sums of an output, outputs), level by level, innermost first, into the outputs from
+    ``first`` on of ``out``, counted along its rows.
+    """
+    size = sums.shape[1]
+    for merge, begins in zip(folds[:-1], offsets[:-1], strict=True):
+        target = torch.empty((len(begins) - 1, size), dtype=torch.float32, device=sums.device)
+        # In scratch these outputs stand alone, a row of them for each fold.
+        _fold(merge, DType.FLOAT32, sums, target, begins, (0, size, size), (size, size, 1), enqueue)
+        sums = target
+    place = (first, size, out.shape[1])
+    _fold(folds[-1], output_dtype, sums, out, offsets[-1], place, (0, *out.stride()), enqueue)
 
 
 def _pieces(outputs: int, leaves: int) -> Iterator[tuple[int, int]]:

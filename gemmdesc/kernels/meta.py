@@ -37,6 +37,11 @@ class MatrixMeta:
     def transposed(self) -> MatrixMeta:
         return replace(self, row_stride=self.column_stride, column_stride=self.row_stride)
 
+    def at(self, row: int, column: int) -> MatrixMeta:
+        """The matrix that begins at an element of this one."""
+        offset = (row * self.row_stride + column * self.column_stride) * self.dtype.itemsize
+        return replace(self, alignment=min(self.alignment, offset & -offset) if offset else self.alignment)
+
     def layout(self, rows: int, columns: int) -> Layout:
         """The layout; a stride along an axis of one element binds nothing."""
         if self.row_stride == 1 and columns == 1:
@@ -82,6 +87,13 @@ class KernelMeta:
     out: MatrixMeta
     sm_count: int
     shared_bytes: int
+
+    def part(self, rows: tuple[int, int], columns: tuple[int, int]) -> KernelMeta:
+        """The product of some rows of A and columns of B; (begin, end), end exclusive."""
+        return replace(
+            self, m=rows[1] - rows[0], n=columns[1] - columns[0], a=self.a.at(rows[0], 0), b=self.b.at(0, columns[0]),
+            out=self.out.at(rows[0], columns[0]),
+        )  # fmt: skip
 
     @property
     def swapped(self) -> KernelMeta:

@@ -73,7 +73,7 @@ def choose_nest(desc: GEMMDesc, meta: KernelMeta, config: NestConfig | None = No
         return declined(f"sizes must be positive and strides not negative (got {meta})")
     # Where there is no cut, a fold of one part stores the leaf.
     plain = Merge(partial_dtype=DType.FLOAT32, merge_dtype=DType.FLOAT32, start=Start.FIRST)
-    folds = tuple(merge for cut in reversed(desc.cuts) for merge in _merges(cut))
+    folds = tuple(merge for cut in reversed(desc.cuts) for merge in cut_merges(cut))
     return NestChoice(
         descriptor=desc,
         k=meta.k,
@@ -87,7 +87,7 @@ def choose_nest(desc: GEMMDesc, meta: KernelMeta, config: NestConfig | None = No
     )
 
 
-def _merges(cut: Cut) -> tuple[Merge, ...]:
+def cut_merges(cut: Cut) -> tuple[Merge, ...]:
     """The folds of one cut, innermost first: of the parts, then of what each layout of its fold deals them to."""
     parts = Merge(partial_dtype=cut.partial_dtype, merge_dtype=cut.merge_dtype, start=cut.start)
     return (parts, *[replace(parts, partial_dtype=DType.FLOAT32)] * len(cut.fold))

@@ -133,7 +133,7 @@ def _steps(desc: GEMMDesc, card: CardArithmetic) -> tuple[int, int] | Declined:
 
 def _cut(one: Slices, cut: Cut, output_dtype: DType) -> Slices | Declined:
     if not isinstance(cut.layout, Contiguous):
-        return declined("no kernel has strided cuts over matrix steps")
+        return declined("no single chain kernel has strided or balanced cuts over matrix steps")
     if cut.fold:
         return declined("no kernel folds slices of matrix steps in groups")
     span = min(cut.layout.span, one.summed_k)

@@ -9,6 +9,8 @@ class Structure(Enum):
     """The accumulation kernels.
 
     A merge follows all but the folded chain where there are slices to fold; a scalar nest is chains and their folds.
+    Balanced chains are runs of slices that chain kernels store, and their folds.  Regions are rectangles of the product
+    with kernels of their own.
     """
 
     CHAIN_TMA = "chain_tma"
@@ -16,6 +18,8 @@ class Structure(Enum):
     CHAIN_POINTER = "chain_pointer"
     GROUPED_CHAIN = "grouped_chain"
     SCALAR_NEST = "scalar_nest"
+    BALANCED_CHAINS = "balanced_chains"
+    REGIONS = "regions"
 
     @property
     def by_descriptor(self) -> bool:

@@ -12,6 +12,7 @@ from itertools import product
 
 from gemmdesc.descriptor import Start
 from gemmdesc.dtypes import DType
+from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.choose import KernelChoice, configs_of, foldable
 from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.meta import Layout
@@ -20,6 +21,7 @@ from gemmdesc.kernels.slices import OPERAND_DTYPES, STEP_SIZES, Merge, output_dt
 from gemmdesc.kernels.structure import Structure
 
 Constant = bool | int | str
+_MERGE = "merge"
 #: Elements that one program of the merge folds.
 MERGE_BLOCK = 512
 #: Outputs of which one program folds one cut of a nest.
@@ -187,13 +189,20 @@ def merge_variant(merge: Merge, output_dtype: DType, *, wide_offsets: bool) -> V
         "BLOCK": MERGE_BLOCK,
     }
     return Variant(
-        kernel="merge",
+        kernel=_MERGE,
         loaded=DType.FLOAT32,
         stored=output_dtype,
         constants=tuple(constants.items()),
         num_warps=_COPY_WARPS,
         num_stages=_COPY_STAGES,
     )
+
+
+def balanced_variants(choice: BalancedChoice) -> tuple[Variant, ...]:
+    """Every kernel that launching ``choice`` runs: its runs' chains, which store their slices, and the folds."""
+    chains = [v for run in choice.runs for v in variants_of(run.chain) if v.kernel != _MERGE]
+    inner = [fold_variant(f, DType.FLOAT32) for f in choice.folds[:-1]]
+    return tuple(dict.fromkeys((*chains, *inner, fold_variant(choice.folds[-1], choice.output_dtype))))
 
 
 def enumerate_variants(shared_bytes: int) -> frozenset[Variant]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gemmdesc.arithmetic.epilogue import EpilogueInputs
@@ -11,10 +13,11 @@ from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.library.interface import NO_INPUTS, Inputs, Window, require_inputs
 from gemmdesc.operands import HashOperand, Operand
 from gemmdesc.problem import GemmProblem
+from gemmdesc.regions import Region
 
 
 def replay_problem(
-    desc: GEMMDesc,
+    desc: GEMMDesc | Sequence[Region],
     problem: GemmProblem,
     a: Operand,
     b: Operand,
@@ -24,7 +27,8 @@ def replay_problem(
 ) -> Bits:
     """D of ``problem`` under ``desc``, as :meth:`gemmdesc.library.interface.Library.run` hands it back.
 
-    Only the rows and columns of ``window`` are made and computed.
+    ``desc``: of all elements, or D's rectangles with theirs, which hold for every matrix of a batch.  Only the rows and
+    columns of ``window`` are made and computed.
 
     Raises:
         InvalidInputError: the inputs are not what the problem takes, or the replay refuses the descriptor.
@@ -33,6 +37,8 @@ def replay_problem(
     p = problem
     if window is None:
         window = Window(rows=np.arange(p.d_outer), columns=np.arange(p.n))
+    if not isinstance(desc, GEMMDesc):
+        return _by_region(desc, problem, a, b, window, inputs)
     out = np.empty((len(window.rows), len(window.columns)), dtype=bits_dtype(p.d_dtype))
     for batch in np.unique(window.rows // p.m):
         chosen = np.flatnonzero(window.rows // p.m == batch)
@@ -42,6 +48,20 @@ def replay_problem(
         a_bits, b_bits = a.bits(p.a_outer, p.k, a_rows), b.bits(p.b_outer, p.k, b_rows)
         beside = _epilogue_inputs(p, inputs, Window(rows=window.rows[chosen], columns=window.columns))
         out[chosen] = replay(desc, a_bits, np.ascontiguousarray(b_bits.T), epilogue=beside)
+    return out
+
+
+def _by_region(
+    regions: Sequence[Region], problem: GemmProblem, a: Operand, b: Operand, window: Window, inputs: Inputs
+) -> Bits:
+    out = np.empty((len(window.rows), len(window.columns)), dtype=bits_dtype(problem.d_dtype))
+    in_matrix = window.rows % problem.m
+    for r in regions:
+        rows = np.flatnonzero((in_matrix >= r.row_begin) & (in_matrix < r.row_end))
+        columns = np.flatnonzero((window.columns >= r.column_begin) & (window.columns < r.column_end))
+        if len(rows) and len(columns):
+            inside = Window(rows=window.rows[rows], columns=window.columns[columns])
+            out[np.ix_(rows, columns)] = replay_problem(r.descriptor, problem, a, b, inside, inputs=inputs)
     return out
 
 

@@ -25,7 +25,8 @@ from gemmdesc.problem import (
     Refused,
     environment,
 )
-from gemmdesc.rule import Rule, evaluate_rule
+from gemmdesc.regions import Region, evaluate_regions
+from gemmdesc.rule import Rule
 
 Heuristic = Callable[[GemmProblem], AlgoConfig | Refused]
 RuleChoice = Callable[[GemmProblem, AlgoConfig], Rule] | Mapping[AlgoConfig, Rule]
@@ -56,21 +57,21 @@ class SimulatedLibrary:
 
     def check(self, problem: GemmProblem, answer: AlgoConfig) -> bool:
         """Whether :meth:`run` would succeed."""
-        return isinstance(self.descriptor(problem, answer), GEMMDesc)
+        return not isinstance(self.regions(problem, answer), Failed)
 
     def launch(self, problem: GemmProblem, answer: AlgoConfig) -> Launch | None:
         return self.launches(problem, answer) if self.launches is not None else None
 
-    def descriptor(self, problem: GemmProblem, answer: AlgoConfig) -> GEMMDesc | Failed:
-        """What ``answer`` computes at ``problem``; Failed where it does not run."""
+    def regions(self, problem: GemmProblem, answer: AlgoConfig) -> tuple[Region, ...] | Failed:
+        """What ``answer`` computes at ``problem``, by rectangles of D; Failed where it does not run."""
         status = self.failures(problem, answer) if self.failures is not None else None
         if status is not None:
             return Failed(status=status)
         rule = self.rules.get(answer) if isinstance(self.rules, Mapping) else self.rules(problem, answer)
         if rule is None:
             return Failed(status=_NO_RULE)
-        desc = evaluate_rule(rule, environment(problem, answer, self.launch(problem, answer)))
-        return Failed(status=_NO_RULE) if isinstance(desc, Declined) else desc
+        found = evaluate_regions(rule, environment(problem, answer, self.launch(problem, answer)))
+        return Failed(status=_NO_RULE) if isinstance(found, Declined) else found
 
     def run(
         self,
@@ -88,11 +89,12 @@ class SimulatedLibrary:
             InvalidInputError: an operand's type, or the descriptor's, is not the problem's; the inputs are not what it
                 takes.
         """
-        desc = self.descriptor(problem, answer)
-        if isinstance(desc, Failed):
-            return desc
-        _require_types(problem, desc, a, b)
-        result = replay_problem(desc, problem, a, b, window, inputs=inputs)
+        regions = self.regions(problem, answer)
+        if isinstance(regions, Failed):
+            return regions
+        for region in regions:
+            _require_types(problem, region.descriptor, a, b)
+        result = replay_problem(regions, problem, a, b, window, inputs=inputs)
         if self.nondeterministic is not None and self.nondeterministic(problem, answer) and result.size:
             self._runs["all"] += 1
             result[0, 0] ^= bits_dtype(problem.d_dtype).type(self._runs["all"] & 1)

@@ -120,8 +120,11 @@ def _report(shape: Shape, reader: BookReader) -> ShapeReport:
     if isinstance(found, Declined):
         declined = Finding(kind=FindingKind.DECLINED, message=f"{found.code}: {found.reason}")
         return ShapeReport(shape=shape, answer=answer, descriptor=None, findings=(declined,))
-    findings = tuple(_findings(shape, answer, found.descriptor))
-    return ShapeReport(shape=shape, answer=answer, descriptor=found.descriptor, findings=findings)
+    # Where elements have several orders, each of them is looked at.
+    several = (f for r in found.regions for f in _findings(shape, answer, r.descriptor))
+    return ShapeReport(
+        shape=shape, answer=answer, descriptor=found.descriptor, findings=tuple(dict.fromkeys(several))
+    )  # fmt: skip
 
 
 def _findings(shape: Shape, answer: AlgoConfig | None, desc: GEMMDesc) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmdesc.descriptor import Contiguous, Cut, FusedDot, GEMMDesc, ResidueFirst
+from gemmdesc.descriptor import Contiguous, Cut, FusedDot, GEMMDesc, ResidueFirst, Strided
 from gemmdesc.dtypes import DType
 
 
@@ -43,7 +43,7 @@ def order_text(desc: GEMMDesc, k: int) -> str:
 
 
 def _parts(cut: Cut, parts: int, longest: int) -> str:
-    kind = f"{parts} parts of {longest}" if isinstance(cut.layout, Contiguous) else f"{parts} strided parts"
+    kind = f"{parts} strided parts" if isinstance(cut.layout, Strided) else f"{parts} parts of {longest}"
     narrow = [
         f"{what} {dtype.value}"
         for what, dtype in (("stored as", cut.partial_dtype), ("summed in", cut.merge_dtype))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gemmdesc.arithmetic.replay import replay
+from gemmdesc.bits import bits_dtype
 from gemmdesc.books import Book, BookLibrary, BookReader, open_reader, read_book
 from gemmdesc.dtypes import parse_dtype
 from gemmdesc.errors import BookError, Declined, DeclinedError, InvalidInputError, LibraryError
@@ -17,7 +18,7 @@ from gemmdesc.ops.sides import checked, fresh, meta_of
 from gemmdesc.plan import Planner
 from gemmdesc.plan.planner import DEFAULT_SHARED_BYTES
 from gemmdesc.profiles import Level, parse_level
-from gemmdesc.routes import TensorMeta, address_alignment, route_mm
+from gemmdesc.routes import TensorMeta, address_alignment, route_mm, swaps_operands
 
 if TYPE_CHECKING:
     import torch
@@ -157,8 +158,14 @@ def replay_on_cpu(reader: BookReader, a: torch.Tensor, b: torch.Tensor, out: tor
     found = problem if isinstance(problem, Declined) else reader.describe(problem)
     if isinstance(found, Declined):
         raise DeclinedError(found)
+    assert not isinstance(problem, Declined)
+    transposed, left, right = swaps_operands(_meta(out)), _bits(a), _bits(b)
+    bits = np.empty((a.shape[0], b.shape[1]), dtype=bits_dtype(problem.d_dtype))
     # Both operands are of one type, so that the transposed product, which the problem states, has the same bits.
-    bits = replay(found.descriptor, _bits(a), _bits(b))
+    for region in found.regions:
+        r = region.transposed if transposed else region
+        rows, columns = np.arange(r.row_begin, r.row_end), np.arange(r.column_begin, r.column_end)
+        bits[np.ix_(rows, columns)] = replay(r.descriptor, left, right, rows=rows, cols=columns)
     signed = torch.from_numpy(bits.view(np.dtype(f"i{bits.itemsize}")))
     with torch.no_grad():
         out.detach().view(signed.dtype).copy_(signed)

@@ -184,9 +184,9 @@ def launch_plan(
                 "matmul must be warm before a graph captures it, as compiling then would break the capture; make the "
                 f"call once outside, or use gemmdesc.warmup (got kernels that are not compiled: {', '.join(cold)})"
             )
-    from gemmdesc.kernels.launch import launch_here
+    from gemmdesc.kernels.launch_tiled import launch_choice
 
-    launch_here(plan.kernel, a, b, out)
+    launch_choice(plan.kernel, a, b, out)
     if not captured:
         planner.mark_warm(plan.variants)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.choose import choose_kernel
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
+from gemmdesc.kernels.tiled import choose_tiled
 from gemmdesc.plan.cards import realised
 from gemmdesc.plan.values import Decision, Description
 from gemmdesc.problem import AlgoConfig, GemmProblem, Launch, environment
 from gemmdesc.profiles import Level, ProfileIndex, lookup, matching_rows
+from gemmdesc.regions import PLACE, Region, evaluate_regions
 from gemmdesc.routes import TensorMeta
-from gemmdesc.rule import evaluate_rule
 
 
 def decide(
@@ -22,22 +24,29 @@ def decide(
     index: ProfileIndex,
     card: CardArithmetic,
     meta: KernelMeta,
+    transposed: bool,
     accept: Level = Level.VERIFIED,
 ) -> Decision | Declined:
     """What the profile says of ``answer`` to ``problem``, evaluated there, and the kernel that computes it on ``card``.
 
     ``launch``: what the library would enqueue, None where it is unknown; few rules need it.  ``meta``: the tensors of
-    the product that the kernel is to run.
+    the product that the kernel is to run; ``transposed``: whether that is the transpose of the problem's.
 
     Declines as :func:`describe` does, and where no kernel computes the descriptor (``kernel``).
     """
     found = describe(problem, answer, launch, index=index, accept=accept)
     if isinstance(found, Declined):
         return found
-    kernel = choose_kernel(realised(found.descriptor, card), meta, card)
+    kernel = choose_tiled([_turned(r, card, transposed) for r in found.regions], meta, card)
     if isinstance(kernel, Declined):
         return kernel
-    return Decision(row=found.row, rule=found.rule, descriptor=found.descriptor, kernel=kernel)
+    return Decision(row=found.row, rule=found.rule, regions=found.regions, kernel=kernel)
+
+
+def _turned(region: Region, card: CardArithmetic, transposed: bool) -> Region:
+    """The region as the card computes it, in the kernels' terms."""
+    realisable = replace(region, descriptor=realised(region.descriptor, card))
+    return realisable.transposed if transposed else realisable
 
 
 def describe(
@@ -55,21 +64,22 @@ def describe(
     rule = lookup(index, problem, answer, accept=accept)
     if isinstance(rule, Declined):
         return rule
-    descriptor = evaluate_rule(rule, environment(problem, answer, launch))
-    if isinstance(descriptor, Declined):
-        return descriptor
+    regions = evaluate_regions(rule, environment(problem, answer, launch))
+    if isinstance(regions, Declined):
+        return regions
+    descriptor = regions[0].descriptor
     named = (descriptor.a_dtype, descriptor.b_dtype, descriptor.output_dtype)
     wanted = (problem.a_dtype, problem.b_dtype, problem.d_dtype)
     if named != wanted:
         types = [", ".join(d.value for d in group) for group in (named, wanted)]
         return Declined(code="no_rule", reason=f"the rule is for types {types[0]}, and the problem has {types[1]}")
-    return Description(row=matching_rows(index, problem, answer)[0], rule=rule, descriptor=descriptor)
+    return Description(row=matching_rows(index, problem, answer)[0], rule=rule, regions=regions)
 
 
 def needs_launch(index: ProfileIndex, problem: GemmProblem, answer: AlgoConfig, accept: Level) -> bool:
     """Whether the rule for ``answer`` reads fields of the library's own launch."""
     rule = lookup(index, problem, answer, accept=accept)
-    return not isinstance(rule, Declined) and not rule.variables <= set(environment(problem, answer, None))
+    return not isinstance(rule, Declined) and not rule.variables - PLACE <= set(environment(problem, answer, None))
 
 
 def mm_meta(a: TensorMeta, b: TensorMeta, out: TensorMeta, *, sm_count: int, shared_bytes: int) -> KernelMeta:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmdesc.errors import Declined
+from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.nest import NestChoice
+from gemmdesc.kernels.tiled import Choice, TiledChoice
 from gemmdesc.plain import to_plain
 from gemmdesc.plan.values import Plan
-from gemmdesc.plan.words import in_words
+from gemmdesc.plan.words import regions_in_words
 from gemmdesc.problem import DeviceId, LibraryId
 from gemmdesc.text import to_text
 
@@ -50,14 +52,14 @@ class Explanation:
         return "\n".join(lines)
 
     def _rows(self, plan: Plan) -> list[tuple[str, str]]:
-        clauses = in_words(plan.descriptor, plan.problem.k)
+        clauses = regions_in_words(plan.regions, plan.problem.k)
         names = f"{', '.join(self.families)} ({', '.join(self.kernel_names)})" if self.kernel_names else "not recorded"
         rows = [
             ("library", names),
             ("answer", " ".join(f"{name}={value}" for name, value in plan.row.key.answer) or "any"),
             *(("order" if i == 0 else "", clause) for i, clause in enumerate(clauses)),
             ("evidence", _evidence(plan)),
-            ("our kernel", _kernel(plan)),
+            ("our kernel", _kernel(plan.kernel)),
         ]
         if plan.lost_tail:
             rows.append(("lost tail", f"the last {plan.lost_tail} k are in no sum, as in the library"))
@@ -113,8 +115,12 @@ def _evidence(plan: Plan) -> str:
     return f"{text}; {', '.join(outside)} outside the range seen" if outside else text
 
 
-def _kernel(plan: Plan) -> str:
-    kernel = plan.kernel
+def _kernel(kernel: Choice) -> str:
+    if isinstance(kernel, TiledChoice):
+        return "; ".join(f"{_span(part.rows)} x {_span(part.columns)}: {_kernel(part.choice)}" for part in kernel.parts)
+    if isinstance(kernel, BalancedChoice):
+        chains = ", ".join(f"{run.count} slices by {_kernel(run.chain)}" for run in kernel.runs)
+        return f"{kernel.structure.value}: {chains}, {len(kernel.folds)} folds"
     if isinstance(kernel, NestChoice):
         tile = f"{kernel.config.block_outputs} outputs x {kernel.config.block_leaves} chains"
         return f"{kernel.structure.value}, {tile}, {len(kernel.folds)} folds"
@@ -129,13 +135,21 @@ def _kernel(plan: Plan) -> str:
     return ", ".join(parts)
 
 
+def _span(bounds: tuple[int, int]) -> str:
+    return f"{bounds[0]}..{bounds[1] - 1}"
+
+
 def _plan_data(plan: Plan) -> dict[str, Any]:
     seen = plan.row.evidence
     return {
         "problem": to_plain(plan.problem),
         "answer": to_plain(plan.answer),
         "descriptor": to_text(plan.descriptor),
-        "order": list(in_words(plan.descriptor, plan.problem.k)),
+        "order": list(regions_in_words(plan.regions, plan.problem.k)),
+        "regions": [
+            {"m": [r.row_begin, r.row_end], "n": [r.column_begin, r.column_end], "descriptor": to_text(r.descriptor)}
+            for r in plan.regions
+        ],
         "rule": plan.rule.text,
         "evidence": {
             "level": seen.level.value,
@@ -145,7 +159,7 @@ def _plan_data(plan: Plan) -> dict[str, Any]:
             "excluded_rivals": seen.excluded_rivals,
             "outside": list(plan.outside_evidence),
         },
-        "kernel": {"structure": plan.kernel.structure.value, "text": _kernel(plan)},
+        "kernel": {"structure": plan.kernel.structure.value, "text": _kernel(plan.kernel)},
         "lost_tail": plan.lost_tail,
         "profile_digest": plan.digest,
     }

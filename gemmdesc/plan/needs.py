@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice
+from gemmdesc.kernels.balanced import BalancedChoice
+from gemmdesc.kernels.choose import MAX_NARROW_OFFSET
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.nest import NestChoice
-from gemmdesc.kernels.variants import MERGE_BLOCK, Variant, merge_variant, variants_of
+from gemmdesc.kernels.tiled import Choice, TiledChoice
+from gemmdesc.kernels.variants import MERGE_BLOCK, Variant, balanced_variants, merge_variant, variants_of
 
 
-def needed_variants(choice: KernelChoice | NestChoice, meta: KernelMeta) -> frozenset[Variant]:
+def needed_variants(choice: Choice, meta: KernelMeta) -> frozenset[Variant]:
     """Every variant that launching ``choice`` on the tensors of ``meta`` needs, the merge in its width."""
+    match choice:
+        case TiledChoice(parts=parts):
+            return frozenset().union(*(needed_variants(part.choice, part.meta) for part in parts))
+        case BalancedChoice():
+            return frozenset(balanced_variants(choice))
     needed = frozenset(variants_of(choice))
     if isinstance(choice, NestChoice):
         return needed

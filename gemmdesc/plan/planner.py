@@ -9,7 +9,7 @@ from dataclasses import replace
 from threading import Lock
 from typing import NamedTuple
 
-from gemmdesc.errors import Declined, GemmdescError
+from gemmdesc.errors import Declined, GemmdescError, InvalidInputError
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.variants import Variant
 from gemmdesc.library.interface import Library
@@ -20,7 +20,7 @@ from gemmdesc.plan.decide import decide, mm_meta, needs_launch
 from gemmdesc.plan.values import CacheInfo, Decision, MmCall, Plan, PlanKey, ProblemCall
 from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId, Refused
 from gemmdesc.profiles import Level, Profile, ProfileIndex, index_profile, profile_digest
-from gemmdesc.routes import TensorMeta, route_mm
+from gemmdesc.routes import TensorMeta, route_mm, swaps_operands
 
 #: Plans and declines that a planner keeps unless told otherwise.
 DEFAULT_CAPACITY = 4096
@@ -118,17 +118,26 @@ class Planner:
         """
         return self._plan(MmCall(a=a, b=b, out=out, settings=settings), captured)
 
-    def plan_problem(self, problem: GemmProblem, meta: KernelMeta, *, captured: bool = False) -> Plan | Declined:
+    def plan_problem(
+        self, problem: GemmProblem, meta: KernelMeta, *, transposed: bool = False, captured: bool = False
+    ) -> Plan | Declined:
         """The plan of a problem stated in the library's own terms; ``meta`` describes the tensors of its product.
+
+        ``transposed``: ``meta`` is of the transposed product, as torch's row-major tensors are.
 
         Declines where there is no profile (``no_profile``), the library has no answer (``refused_by_library``), and as
         :func:`gemmdesc.plan.decide` does.
 
         Raises:
-            InvalidInputError: a field of ``problem`` that the library's adapter cannot state.
+            InvalidInputError: a field of ``problem`` that the library's adapter cannot state, or ``meta`` is of other
+                sizes.
             CaptureError: ``captured``, and planning needs another library handle, or a launch that was not recorded.
         """
-        return self._plan(ProblemCall(problem=problem, meta=meta), captured)
+        p, got = problem, (meta.m, meta.n, meta.k)
+        wanted = (p.n, p.m, p.k) if transposed else (p.m, p.n, p.k)
+        if got != wanted:
+            raise InvalidInputError(f"meta must have the problem's m, n and k, {wanted} (got {got})")
+        return self._plan(ProblemCall(problem=problem, meta=meta, transposed=transposed), captured)
 
     def _plan(self, call: MmCall | ProblemCall, captured: bool) -> Plan | Declined:
         measured = self._measured
@@ -166,7 +175,8 @@ class Planner:
             if needs_launch(index, problem, answer, self._accept):
                 launch = self._launch(key, library, problem, answer)
         decision = decide(
-            problem, answer, launch, index=index, card=self._card, meta=meta, accept=self._accept
+            problem, answer, launch, index=index, card=self._card, meta=meta, accept=self._accept,
+            transposed=_transposed(key.call),
         )
         if isinstance(decision, Declined):
             return decision
@@ -187,7 +197,7 @@ class Planner:
             launch=launch,
             row=decision.row,
             rule=decision.rule,
-            descriptor=decision.descriptor,
+            regions=decision.regions,
             kernel=decision.kernel,
             meta=meta,
             captured=key.captured,
@@ -276,6 +286,13 @@ class Planner:
         """Note that these are compiled and loaded on this device."""
         with self._lock:
             self._warm |= variants
+
+
+def _transposed(call: MmCall | ProblemCall) -> bool:
+    """Whether what the kernels compute is the transpose of the problem's product."""
+    if isinstance(call, MmCall):
+        return swaps_operands(call.out)
+    return call.transposed
 
 
 def _with_layouts(declined: Declined, call: MmCall) -> Declined:

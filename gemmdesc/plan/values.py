@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmdesc.descriptor import GEMMDesc
-from gemmdesc.kernels.choose import KernelChoice
 from gemmdesc.kernels.meta import KernelMeta
-from gemmdesc.kernels.nest import NestChoice
+from gemmdesc.kernels.tiled import Choice
 from gemmdesc.kernels.variants import Variant
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.plan.needs import needed_variants
 from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId
 from gemmdesc.profiles import Level, ProfileRow
+from gemmdesc.regions import Region
 from gemmdesc.routes import TensorMeta
 from gemmdesc.rule import Rule
 
@@ -32,11 +32,12 @@ class MmCall:
 class ProblemCall:
     """A problem stated in the library's own terms, and the tensors of its product as the kernels see them.
 
-    ``meta`` may be of the transposed product, whose bits are the same.
+    ``transposed``: ``meta`` is of the transposed product, whose bits are the same.
     """
 
     problem: GemmProblem
     meta: KernelMeta
+    transposed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +57,26 @@ class PlanKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What :func:`gemmdesc.plan.describe` finds: the profile's row and rule, and the rule's value."""
+    """What :func:`gemmdesc.plan.describe` finds: the profile's row and rule, and the rule's value.
+
+    ``regions``: D's rectangles, in the problem's terms, with their descriptors, the largest first; mostly all of D.
+    """
 
     row: ProfileRow
     rule: Rule
-    descriptor: GEMMDesc
+    regions: tuple[Region, ...]
+
+    @property
+    def descriptor(self) -> GEMMDesc:
+        """Of the largest region."""
+        return self.regions[0].descriptor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision(Description):
     """What :func:`gemmdesc.plan.decide` finds: a description, and a kernel for it."""
 
-    kernel: KernelChoice | NestChoice
+    kernel: Choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +84,8 @@ class Plan:
     """One call resolved: inspect it, and run it many times with :func:`gemmdesc.ops.run`.
 
     ``problem`` is in cuBLASLt's column-major terms, ``meta`` in those of the product that runs.  ``launch`` is what the
-    library itself would enqueue, known only where the rule needs it.  ``digest`` names the profile's rows.
+    library itself would enqueue, known only where the rule needs it.  ``regions``: D's rectangles, in the problem's
+    terms, with their descriptors, the largest first; mostly all of D.  ``digest`` names the profile's rows.
     """
 
     problem: GemmProblem
@@ -83,13 +93,18 @@ class Plan:
     launch: Launch | None
     row: ProfileRow
     rule: Rule
-    descriptor: GEMMDesc
-    kernel: KernelChoice | NestChoice
+    regions: tuple[Region, ...]
+    kernel: Choice
     meta: KernelMeta
     captured: bool
     library: LibraryId
     device: DeviceId
     digest: str
+
+    @property
+    def descriptor(self) -> GEMMDesc:
+        """Of the largest region."""
+        return self.regions[0].descriptor
 
     @property
     def lost_tail(self) -> int:

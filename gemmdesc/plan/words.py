@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gemmdesc.descriptor import (
     AddBias,
     AddC,
+    Balanced,
     CastTo,
     Contiguous,
     Cut,
@@ -22,6 +25,7 @@ from gemmdesc.descriptor import (
     Start,
     Strided,
 )
+from gemmdesc.regions import Region
 
 _ROUNDED = {
     Rounding.TOWARD_ZERO: "toward zero",
@@ -50,8 +54,27 @@ def in_words(desc: GEMMDesc, k: int) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def regions_in_words(regions: Sequence[Region], k: int) -> tuple[str, ...]:
+    """:func:`in_words` of every order that D's rectangles have, each under a line that says where it holds."""
+    if len(regions) == 1:
+        return in_words(regions[0].descriptor, k)
+    lines: list[str] = []
+    for desc in dict.fromkeys(r.descriptor for r in regions):
+        held = [
+            f"rows {r.row_begin}..{r.row_end - 1} x columns {r.column_begin}..{r.column_end - 1}"
+            for r in regions
+            if r.descriptor == desc
+        ]
+        lines += [f"in {' and '.join(held)} of the library's D:", *in_words(desc, k)]
+    return tuple(lines)
+
+
 def _cut(cut: Cut, length: int, subject: str) -> str:
     layout = cut.layout
+    if isinstance(layout, Balanced):
+        ends = layout.ends(length)
+        spans = sorted({end - begin for begin, end in zip((0, *ends), ends, strict=False)})
+        return f"{subject} cut into {layout.count} parts of {spans[0]} to {spans[-1]} k, the longer ones last"
     if not isinstance(layout, Contiguous):
         return f"{subject} dealt in units of {layout.unit} to {layout.count} parts in turn"
     parts = -(-length // layout.span)
@@ -99,6 +122,8 @@ def _group(layout: Layout) -> str:
             return f"groups of {span} neighbours (the short one {short.value})"
         case Strided(count=count, unit=unit):
             return f"the {count} groups that take {unit} in turn"
+        case Balanced(count=count):
+            return f"{count} groups of neighbours, as even as can be, the larger ones last"
 
 
 def _step(step: EpilogueStep) -> str:

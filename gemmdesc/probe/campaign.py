@@ -22,7 +22,6 @@ from gemmdesc.probe.scan import Tally, block_from_plain, block_to_plain, unseen_
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.survey import Survey
 from gemmdesc.probe.tasks import ScanTask, run_scan
-from gemmdesc.probe.trials import Verified
 from gemmdesc.probe.verification import Failure, Verification
 from gemmdesc.probe.workers import Workers
 
@@ -81,7 +80,7 @@ class Campaign:
         self._partition = Partition(workers, self._source, report, self._journal)
         known = Comparisons(self._source, map(records.verified_from_plain, self._journal.read("verified")))
         self._verification = Verification(
-            workers, self._source, known, options.verify_draws, report, self._keep
+            workers, self._source, known, options.verify_draws, report, self._journal
         )
         self._surveyed: set[int] = set()
         for data in self._journal.read("survey"):
@@ -168,9 +167,6 @@ class Campaign:
         bad = {row.key for row, _ in failed}
         solved = [replace(r.solved, rule=None, reason=reason) if r.key in bad else r.solved for r in self._rows]
         self._set_rows([replace(r, solved=s) for r, s in zip(self._rows, solved, strict=True)])
-
-    def _keep(self, verified: Verified) -> None:
-        self._journal.append("verified", records.verified_to_plain(verified))
 
     def _unseen(self) -> float:
         """Good-Turing over what the key projects to; an answer that no row takes counts as itself, in scope."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
@@ -12,6 +12,7 @@ import numpy as np
 from gemmdesc.bits import Bits, bitwise_equal, from_float32, to_float32
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.dtypes import DType
+from gemmdesc.errors import Declined
 from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window
 from gemmdesc.library.replayed import replay_problem
 from gemmdesc.mutants import mutants
@@ -21,8 +22,9 @@ from gemmdesc.probe.reader import empty_inputs
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.telling import worth_mutants
 from gemmdesc.problem import ComputeType, Failed, GemmProblem, ScalarClass, environment, is_float8
+from gemmdesc.regions import PLACE, Region, evaluate_regions
 from gemmdesc.rivals import rival_set_operands
-from gemmdesc.rule import Rule, evaluate_rule
+from gemmdesc.rule import Rule
 
 #: Rows and columns of D that one comparison replays, at most.
 WINDOW_SIDE = 16
@@ -67,10 +69,18 @@ def rival_draws(seed: int, count: int, first: int = 0) -> tuple[Draw, ...]:
     return tuple(Draw(seed=seed, number=first + i, rival=True) for i in range(count))
 
 
-def describe(rule: Rule, example: Example) -> GEMMDesc | None:
-    """The rule's descriptor on one example; None where it declines."""
-    desc = evaluate_rule(rule, environment(example.problem, example.answer, None))
-    return desc if isinstance(desc, GEMMDesc) else None
+def surroundings(library: Library, example: Example, rules: Sequence[Rule]) -> dict[str, int]:
+    """The variables of the example; the library's launch is asked for where one of the rules needs it."""
+    values = environment(example.problem, example.answer, None)
+    if all(rule.variables - PLACE <= set(values) for rule in rules):
+        return values
+    return environment(example.problem, example.answer, library.launch(example.problem, example.answer))
+
+
+def describe(rule: Rule, values: Mapping[str, int]) -> tuple[Region, ...] | None:
+    """The rule's orders, by rectangles of D; None where it declines."""
+    found = evaluate_regions(rule, values)
+    return None if isinstance(found, Declined) else found
 
 
 def compare_rules(
@@ -87,14 +97,20 @@ def compare_rules(
     At most ``side`` rows and columns of D are compared.  Rival draws are built against what the ``others`` would give
     here, and against mutants.
     """
-    descs = [describe(r, example) for r in rules]
-    rivals = tuple(d for d in (*(describe(r, example) for r in others), *descs) if d is not None)
+    values = surroundings(library, example, (*rules, *others))
+    descs = [describe(r, values) for r in rules]
+    known = [d for d in (*(describe(r, values) for r in others), *descs) if d is not None]
+    rivals = tuple(dict.fromkeys(r.descriptor for d in known for r in d))
     verdicts = [Verdict.DECLINED if d is None else Verdict.EQUAL for d in descs]
     problem = example.problem
 
     def prepared(draw: Draw) -> tuple[Operand, Operand, Window] | None:
         lead = next((d for d, v in zip(descs, verdicts, strict=True) if d is not None and v is Verdict.EQUAL), None)
-        return None if lead is None else (*operands(problem, lead, draw, rivals), choose_window(problem, draw, side))
+        if lead is None:
+            return None
+        # Where elements have several orders, every draw looks at one rectangle, small ones as often as large ones.
+        region = lead[draw.number % len(lead)]
+        return (*operands(problem, region.descriptor, draw, rivals), choose_window(problem, draw, side, region))
 
     # The library's product is waited for by another thread: this one replays it and makes the next operands meanwhile.
     with ThreadPoolExecutor(1) as waiting:
@@ -118,21 +134,21 @@ def compare_rules(
 
 
 def _expected(
-    descs: Sequence[GEMMDesc | None],
+    descs: Sequence[tuple[Region, ...] | None],
     problem: GemmProblem,
     operands: tuple[Operand, Operand],
     window: Window,
     inputs: Inputs,
 ) -> list[Bits]:
     """What each descriptor gives; those that owe each other the same bits are replayed once."""
-    found: dict[str, Bits] = {}
+    found: dict[Hashable, Bits] = {}
     out = []
     for desc in descs:
         assert desc is not None
-        digest = normal_form(desc, problem.k).digest
-        if digest not in found:
-            found[digest] = replay_problem(desc, problem, *operands, window, inputs=inputs)
-        out.append(found[digest])
+        same = tuple((r.bounds, normal_form(r.descriptor, problem.k).digest) for r in desc)
+        if same not in found:
+            found[same] = replay_problem(desc, problem, *operands, window, inputs=inputs)
+        out.append(found[same])
     return out
 
 
@@ -216,8 +232,10 @@ def plain_operands(problem: GemmProblem, draw: Draw) -> tuple[Operand, Operand]:
     return a, b
 
 
-def choose_window(problem: GemmProblem, draw: Draw, side: int = WINDOW_SIDE) -> Window:
-    """Rows and columns spread over D, first and last ones included, others by the draw's seed.
+def choose_window(
+    problem: GemmProblem, draw: Draw, side: int = WINDOW_SIDE, region: Region | None = None
+) -> Window:
+    """Rows and columns spread over D, or over a rectangle of it, first and last ones included, others by the seed.
 
     A rival draw differs from row to row of the longer axis only, so that its window is long and narrow.
     """
@@ -225,7 +243,12 @@ def choose_window(problem: GemmProblem, draw: Draw, side: int = WINDOW_SIDE) -> 
     rows, columns = side, side
     if draw.rival:
         rows, columns = (RIVAL_ROWS, 2) if problem.m >= problem.n else (2, RIVAL_ROWS)
-    return Window(rows=_spread(rng, problem.d_outer, rows), columns=_spread(rng, problem.n, columns))
+    if region is None or region.elements == problem.m * problem.n:
+        return Window(rows=_spread(rng, problem.d_outer, rows), columns=_spread(rng, problem.n, columns))
+    height, width = region.row_end - region.row_begin, region.column_end - region.column_begin
+    return Window(
+        rows=region.row_begin + _spread(rng, height, rows), columns=region.column_begin + _spread(rng, width, columns)
+    )
 
 
 def _spread(rng: np.random.Generator, size: int, count: int) -> np.ndarray:

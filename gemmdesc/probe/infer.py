@@ -98,7 +98,7 @@ def infer_rules(
         what = "step arithmetic" if step is None else "step boundaries"
         return Unexplained(reason=f"the readings allow no {what}")
     depth = max(len(n) for n in nests)
-    types = _types(readings) if depth else [Types(partial=DType.FLOAT32, merge=DType.FLOAT32, start=Start.FIRST)]
+    types = fold_types(readings) if depth else [Types(partial=DType.FLOAT32, merge=DType.FLOAT32, start=Start.FIRST)]
     environments = [environment(r.problem, r.answer, None) for r in readings]
     integers = _learn(readings, nests, environments, domain, (preferred, hints))
     if integers is None or not types:
@@ -216,7 +216,7 @@ def _fused_dot(measured: Sequence[StepArithmetic], zero_exponent: int | None) ->
     )
 
 
-def _types(readings: Sequence[Reading]) -> list[Types]:
+def fold_types(readings: Sequence[Reading]) -> list[Types]:
     """Types that every reading allows, plainest first."""
     out = []
     stored = (DType.FLOAT32, readings[0].problem.c_dtype)

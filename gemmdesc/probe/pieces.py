@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gemmdesc.descriptor import Contiguous, Layout, Short, Strided
+from gemmdesc.descriptor import Balanced, Contiguous, Layout, Short, Strided
 from gemmdesc.errors import GemmdescError
 from gemmdesc.probe.tree import Tree
 
@@ -162,7 +162,7 @@ def take_apart(piece: Piece, layout: Layout) -> list[Piece] | None:
 
 
 def deal(places: Index, layout: Layout, length: int = 0) -> tuple[Index, Index]:
-    """The part of each place, and its place in that part; ``length`` matters where the short part comes first."""
+    """The part of each place, and its place in that part; ``length`` matters unless parts are counted from 0."""
     match layout:
         case Contiguous(span=span, short=short):
             lead = length % span if short is Short.FIRST else 0
@@ -171,6 +171,10 @@ def deal(places: Index, layout: Layout, length: int = 0) -> tuple[Index, Index]:
         case Strided(count=count, unit=unit):
             at = places // unit
             return at % count, at // count * unit + places % unit
+        case Balanced():
+            bounds = np.array([0, *layout.ends(length)], dtype=np.int64)
+            part = np.searchsorted(bounds[1:], places, side="right")
+            return part, places - bounds[part]
 
 
 def part_length(length: int, layout: Layout, part: int) -> int:
@@ -184,6 +188,9 @@ def part_length(length: int, layout: Layout, part: int) -> int:
         case Strided(count=count, unit=unit):
             turns, rest = divmod(length, count * unit)
             return turns * unit + min(max(rest - part * unit, 0), unit)
+        case Balanced():
+            bounds = (0, *layout.ends(length))
+            return bounds[part + 1] - bounds[part]
 
 
 def explains(layouts: tuple[Layout, ...], piece: Piece) -> bool:
@@ -230,4 +237,4 @@ def _number(item: tuple[int, Tree]) -> int:
 
 def part_count(length: int, layout: Layout) -> int:
     """How many parts ``length`` places have."""
-    return layout.count if isinstance(layout, Strided) else max(1, -(-length // layout.span))
+    return max(1, -(-length // layout.span)) if isinstance(layout, Contiguous) else layout.count

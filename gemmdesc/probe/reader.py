@@ -6,12 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from gemmdesc.bits import from_float32, to_float32
 from gemmdesc.dtypes import DType
 from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window
 from gemmdesc.operands import ConstantOperand, DenseOperand, Operand, SparseOperand
-from gemmdesc.probe.experiments import Floats, Pattern, ReferenceFailed, encode, factors, to_entries
+from gemmdesc.probe.experiments import (
+    Floats,
+    Pattern,
+    ReferenceFailed,
+    encode,
+    factors,
+    magnitudes_of,
+    to_entries,
+)
 from gemmdesc.probe.reading import Beside
 from gemmdesc.problem import BIASED, AlgoConfig, Failed, GemmProblem, ScalarClass, is_float8
 
@@ -137,6 +146,48 @@ class LibraryReader:
         if isinstance(bits, Failed):
             raise ReferenceFailed(f"answer must run on its own problem: {bits.status} (got {self._problem})")
         return to_float32(bits, self._problem.d_dtype).astype(np.float64)
+
+
+class PlacedReader(LibraryReader):
+    """A :class:`LibraryReader` whose experiments are chosen elements of D, all in one row or one column.
+
+    ``places``: their rows of m (``along_m``), or columns of n; ``other``: their one column, or row.
+    """
+
+    def __init__(
+        self, library: Library, problem: GemmProblem, answer: AlgoConfig, places: npt.NDArray[np.int64], other: int,
+        *, along_m: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(library, problem, answer)
+        self._places, self._other, self.along_m = places, np.array([other], dtype=np.int64), along_m
+
+    @property
+    def width(self) -> int:
+        return len(self._places)
+
+    def _block(self, patterns: Sequence[Pattern], other: float) -> Floats:
+        self.experiments += len(patterns)
+        problem, places = self._problem, self._places[: len(patterns)]
+        entries = to_entries(patterns, self.operand_dtype)
+        moved = replace(entries, outer=places[entries.outer])
+        walked = SparseOperand(dtype=self.operand_dtype, background_bits=0, entries=moved)
+        steady_dtype = problem.b_dtype if self.along_m else problem.a_dtype
+        steady = ConstantOperand(dtype=steady_dtype, value_bits=encode(other, steady_dtype))
+        if self.along_m:
+            return self._run(walked, steady, Window(rows=places, columns=self._other)).reshape(-1)
+        return self._run(steady, walked, Window(rows=self._other, columns=places)).reshape(-1)
+
+    def cut_elements(self, step: int) -> npt.NDArray[np.bool_]:
+        """Of D's elements in every ``step``-th row and column, whose first and last k meet in no one accumulator."""
+        p, size = self._problem, magnitudes_of(self._problem)
+        pattern = ((0, size.tiny), (p.k - 2, size.big), (p.k - 1, -size.big))
+        of_rows = p.m <= p.n
+        walked_dtype, steady_dtype = (p.a_dtype, p.b_dtype) if of_rows else (p.b_dtype, p.a_dtype)
+        walked = _sparse([pattern] * (p.m if of_rows else p.n), walked_dtype)
+        steady = ConstantOperand(dtype=steady_dtype, value_bits=encode(1.0, steady_dtype))
+        a, b = (walked, steady) if of_rows else (steady, walked)
+        seen = self._run(a, b, Window(rows=np.arange(0, p.m, step), columns=np.arange(0, p.n, step)))
+        return np.asarray(seen != 0.0)
 
 
 def empty_inputs(problem: GemmProblem) -> Inputs:

@@ -15,6 +15,7 @@ from gemmdesc.probe.examples import Variant
 from gemmdesc.probe.projection import Row, Solved
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
 from gemmdesc.probe.sampling import Kind
+from gemmdesc.probe.shared import shared_from_plain, shared_to_plain
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.trials import Verified
 from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion, Transpose, is_float8
@@ -64,6 +65,7 @@ def outcome_to_plain(key: AnswerKey, outcome: ClassOutcome) -> dict[str, Any]:
         "checked": outcome.checked,
         "draws": outcome.draws,
         "rivals": outcome.rivals,
+        **({"shared": [shared_to_plain(r) for r in outcome.shared]} if outcome.shared else {}),
     }
 
 
@@ -77,6 +79,7 @@ def outcome_from_plain(data: dict[str, Any]) -> tuple[AnswerKey, ClassOutcome]:
         checked=data["checked"],
         draws=data["draws"],
         rivals=data["rivals"],
+        shared=tuple(shared_from_plain(r) for r in data.get("shared", ())),
     )
 
 

@@ -22,6 +22,7 @@ from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.scalar_infer import infer_scalar_rules
 from gemmdesc.probe.scalar_rule import confirms, shape
 from gemmdesc.probe.scan import Example
+from gemmdesc.probe.shared import SharedReading
 from gemmdesc.probe.telling import most_telling
 from gemmdesc.problem import environment
 from gemmdesc.rule import Rule, evaluate_rule
@@ -66,7 +67,10 @@ class ClassTask:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassOutcome:
-    """``rule``, or why there is none.  ``rivals``: how many other candidate rules the draws excluded."""
+    """``rule``, or why there is none.  ``rivals``: how many other candidate rules the draws excluded.
+
+    ``shared``: what was read of launches that share out k.
+    """
 
     label: str
     rule: Rule | None
@@ -76,6 +80,7 @@ class ClassOutcome:
     checked: int
     draws: int
     rivals: int
+    shared: tuple[SharedReading, ...] = ()
 
 
 def no_rule(label: str, reason: str) -> ClassOutcome:

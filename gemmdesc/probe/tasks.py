@@ -9,7 +9,8 @@ from gemmdesc.library.interface import Library
 from gemmdesc.probe.answers import AnswerKey, slices_at_launch
 from gemmdesc.probe.examples import FEW_EXAMPLES, Draws, Variant, elsewhere, examples_of, other_layouts, varied
 from gemmdesc.probe.scan import Block, scan_block
-from gemmdesc.probe.solve import ClassOutcome, ClassTask, no_rule, solve_class
+from gemmdesc.probe.solve import ClassOutcome, ClassTask, solve_class
+from gemmdesc.probe.solve_shared import solve_shared
 from gemmdesc.rule import Rule
 
 #: Examples of one class given to the solver, and numbers looked through to choose them.
@@ -52,7 +53,7 @@ def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
     natural = list(examples_of(library, task.source, chosen).values())
     examples = list(dict.fromkeys([*first, *natural]))
     if examples and all(slices_at_launch(e.answer.splitk_num) for e in examples):
-        return no_rule(str(task.key), "its kernel shares out k when it is launched (segment-k); no rule states that")
+        return solve_shared(library, str(task.key), natural, task.source.seed, task.zero_exponent)
     made = elsewhere(library, natural) if len(natural) < FEW_EXAMPLES else []
     examples = list(dict.fromkeys([*examples, *made, *other_layouts(library, natural[:_TURNED])]))
     return solve_class(

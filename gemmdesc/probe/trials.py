@@ -26,9 +26,11 @@ from gemmdesc.probe.experiments import ReferenceFailed, magnitudes_of
 from gemmdesc.probe.predicted import none_refuted
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.scan import Example
+from gemmdesc.probe.sharing import foretells_cuts, shared_examples
 from gemmdesc.probe.telling import adding, most_telling
 from gemmdesc.probe.walks import read_fused, read_summed
 from gemmdesc.problem import Failed, environment
+from gemmdesc.regions import depends_on_place
 from gemmdesc.rule import Rule
 
 #: Verification draws come from other seeds than solving.
@@ -41,6 +43,9 @@ _STABILITY_EVERY = 8
 _TRIAL_SIDE = 8
 #: Problems of a class among which a trial chooses, and how many it takes place on.
 _TRIAL_LOOKED_AT, _TRIAL_PROBLEMS = 5, 2
+#: Launches that share out k of which a rule for them must foretell which elements are cut; numberings of tiles that
+#: differ say the same of many.
+_SHARED_TRIALS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +71,11 @@ def run_trial(library: Library, task: TrialTask) -> Verdict:
     """
     chosen = varied(task.source, task.numbers, _TRIAL_LOOKED_AT)
     examples = list(examples_of(library, task.source, chosen).values())
+    shared = any(slices_at_launch(e.answer.splitk_num) for e in examples)
+    if shared and task.rule is not None:
+        return _try_shared(library, list(examples_of(library, task.source, task.numbers).values()), task)
     if task.rule is not None:
-        if any(slices_at_launch(e.answer.splitk_num) for e in examples):
+        if depends_on_place(task.rule):
             return Verdict.DECLINED
         examples.extend(elsewhere(library, examples[:1]))
     witnesses = [e for w in task.witnesses if (e := task.source.variant(library, w)) is not None]
@@ -81,6 +89,24 @@ def run_trial(library: Library, task: TrialTask) -> Verdict:
     if task.rule is not None and not none_refuted(library, [*witnesses, *telling], task.rule):
         return Verdict.DIFFERENT
     return verdict
+
+
+def _try_shared(library: Library, examples: Sequence[Example], task: TrialTask) -> Verdict:
+    """The trial of a class whose launches may share out k: on such launches, as all others say little of its rule."""
+    if task.rule is None or not depends_on_place(task.rule):
+        return Verdict.DECLINED
+    sharing = shared_examples(library, examples, task.source.seed, _SHARED_TRIALS)
+    if len(sharing) < _SHARED_TRIALS:
+        return Verdict.DECLINED
+    if not all(foretells_cuts(library, task.rule, x) for x in sharing):
+        return Verdict.DIFFERENT
+    for place, x in enumerate(sharing[:_TRIAL_PROBLEMS]):
+        # Each draw looks at one rectangle of D.
+        draws = (*plain_draws(task.source.seed, 4, first=place), *rival_draws(task.source.seed, 2, first=place))
+        (one,) = compare_rules(library, x.example, [task.rule], draws, side=_TRIAL_SIDE)
+        if one is not Verdict.EQUAL:
+            return one
+    return Verdict.EQUAL
 
 
 def _try(library: Library, example: Example, task: TrialTask, place: int) -> Verdict:

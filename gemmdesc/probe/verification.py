@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from itertools import islice
 from typing import Any
 
-from gemmdesc.probe.answers import AnswerKey
+from gemmdesc.probe.answers import AnswerKey, key_to_plain
 from gemmdesc.probe.comparisons import FEWEST_COMPARED, Comparisons, holds
 from gemmdesc.probe.examples import Draws, Variant, cheapest_first
+from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, FAMILY_ATTRIBUTES, Row, RowIndex
+from gemmdesc.probe.records import key_of, verified_to_plain
 from gemmdesc.probe.scan import Tally
-from gemmdesc.probe.trials import MadeTask, Verified, VerifyTask, run_made, run_verify
+from gemmdesc.probe.trials import MadeTask, VerifyTask, run_made, run_verify
 from gemmdesc.probe.workers import Workers
 from gemmdesc.rule import Rule
 
@@ -32,18 +35,19 @@ class Verification:
 
     Every answer met is compared on a problem of its own, every class (an answer but for its number of slices) on made
     problems too where its own could not have shown the rule wrong.  ``draws``: plain draws for each of a row's first
-    answers; others get one.  ``keep``: called with each comparison as it comes.
+    answers; others get one.  ``journal``: each comparison goes there as it comes.
     """
 
     def __init__(
         self, workers: Workers, source: Draws, known: Comparisons, draws: int,
-        report: Callable[[str, int, int | None], None], keep: Callable[[Verified], None],
+        report: Callable[[str, int, int | None], None], journal: Journal,
     ) -> None:  # fmt: skip
         self._workers, self._source, self._draws = workers, source, draws
-        self._report, self._keep = report, keep
+        self._report, self._journal = report, journal
         self.comparisons = known
         self._ordered: dict[AnswerKey, list[int]] = {}
-        self._shown: set[tuple[AnswerKey, str]] = set()
+        #: Classes, and digests of rules, of which made problems were compared, or showed nothing more.
+        self._shown = {(key_of(data), str(data["rule"])) for data in journal.read("shown")}
 
     def run(self, tally: Tally, index: RowIndex) -> list[Failure]:
         """Compare what is not yet compared under its row's present rule; what has failed under it."""
@@ -53,10 +57,13 @@ class Verification:
         return self._failing(tally, members)
 
     def _compare(self, phase: str, task: Callable[..., Any], items: Sequence[Any]) -> None:
-        for count, (_, result) in enumerate(self._workers.run(task, items), 1):
+        for count, (item, result) in enumerate(self._workers.run(task, items), 1):
             for verified in result if isinstance(result, tuple) else (result,):
                 self.comparisons.add(verified)
-                self._keep(verified)
+                self._journal.append("verified", verified_to_plain(verified))
+            if isinstance(item, MadeTask):
+                owner = item.key.only(CLASS_ATTRIBUTES)
+                self._journal.append("shown", {"key": key_to_plain(owner), "rule": _digest(item.rule)})
             self._report(phase, count, len(items))
 
     def _failing(self, tally: Tally, members: Sequence[tuple[Row, list[AnswerKey]]]) -> list[Failure]:
@@ -108,8 +115,8 @@ class Verification:
             for key in sorted(keys, key=lambda k: -tally.counts[k]):
                 classes.setdefault(key.only(CLASS_ATTRIBUTES), []).append(key)
             for place, (owner, answers) in enumerate(classes.items()):
-                if (owner, rule.text) not in self._shown:
-                    self._shown.add((owner, rule.text))
+                if (owner, _digest(rule)) not in self._shown:
+                    self._shown.add((owner, _digest(rule)))
                     numbers = self._compared(tally, answers, rule)
                     by_layout = met < _PLENTY and place < _IN_LAYOUTS
                     tasks.append(
@@ -138,6 +145,10 @@ class Verification:
     def _is_verified(self, key: AnswerKey, number: int, rule: Rule, full: bool) -> bool:
         done = self.comparisons.under(key, number, rule)
         return done is not None and (done.full or not full)
+
+
+def _digest(rule: Rule) -> str:
+    return sha256(rule.text.encode()).hexdigest()[:16]
 
 
 def _members(tally: Tally, index: RowIndex) -> list[tuple[Row, list[AnswerKey]]]:

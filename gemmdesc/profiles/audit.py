@@ -20,7 +20,8 @@ from gemmdesc.profiles.schema import (
     project,
 )
 from gemmdesc.profiles.store import profile_digest
-from gemmdesc.rule import Rule, evaluate_rule, parse_rule
+from gemmdesc.regions import PLACE, evaluate_regions
+from gemmdesc.rule import Rule, parse_rule
 
 
 class FindingKind(Enum):
@@ -149,8 +150,11 @@ def _rule_findings(row: ProfileRow, rule: Rule) -> Iterator[Finding]:
     if types != {(family.a_dtype, family.b_dtype, family.d_dtype)}:
         yield Finding(kind=FindingKind.RULE_TEXT, where=where, message="the rule is for other operand or output types")
     example = evidence.example
-    desc = evaluate_rule(rule, environment(example.problem, example.answer, example.launch))
-    if isinstance(desc, Declined):
+    values = environment(example.problem, example.answer, example.launch)
+    desc = evaluate_regions(rule, values)
+    # Launches are not kept with a campaign's problems.
+    known = example.launch is not None or rule.variables - PLACE <= set(values)
+    if isinstance(desc, Declined) and known:
         yield Finding(kind=FindingKind.EXAMPLE, where=where, message=f"the rule fails on the example: {desc.reason}")
 
 

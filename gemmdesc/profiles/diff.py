@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from gemmdesc.descriptor import Contiguous, Cut, Layout, ResidueFirst, Strided
+from gemmdesc.descriptor import Balanced, Contiguous, Cut, Layout, ResidueFirst, Strided
 from gemmdesc.profiles.schema import Family, Profile, ProfileRow, RowKey, RuleOutcome
 from gemmdesc.rule import Rule
 from gemmdesc.text import to_text
@@ -264,3 +264,5 @@ def _layout(layout: Layout) -> str:
             return f"contiguous, short part {short.value}"
         case Strided():
             return "strided"
+        case Balanced():
+            return "balanced"

@@ -10,11 +10,11 @@ from typing import Any
 from gemmdesc.books import BookReader, Entry, Shape
 from gemmdesc.errors import BookError, Declined
 from gemmdesc.lint.words import order_text
-from gemmdesc.normal_form import same_bits
 from gemmdesc.plain import to_plain
 from gemmdesc.plan import Description
 from gemmdesc.problem import AlgoConfig, Refused, attributes
 from gemmdesc.profiles import NUMERIC_KINDS, ChangeKind, rule_differences
+from gemmdesc.regions import same_regions
 from gemmdesc.rule import make_rule
 
 #: The name under which shapes are counted that the two releases treat alike.
@@ -100,13 +100,13 @@ def _is_absent(found: Description | Declined) -> bool:
 def _text(found: Description | Declined, shape: Shape) -> str:
     if isinstance(found, Declined):
         return f"declined ({found.code}): {found.reason}"
-    return order_text(found.descriptor, shape.k)
+    return "; elsewhere ".join(dict.fromkeys(order_text(r.descriptor, shape.k) for r in found.regions))
 
 
 def _compared(
     shape: Shape, before: Description, after: Description, old: Entry, new: Entry
 ) -> tuple[tuple[ChangeKind, ...], str]:
-    if same_bits(before.descriptor, after.descriptor, shape.k):
+    if same_regions(before.regions, after.regions, shape.k):
         renamed = _renamed(old, new)
         return ((ChangeKind.RENAMED_SAME_ORDER,), renamed) if renamed else ((), "")
     # Evaluated at this very shape, so that two spellings of one size do not count.

@@ -12,6 +12,7 @@ from gemmdesc.errors import Declined
 from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window
 from gemmdesc.operands import Operand
 from gemmdesc.problem import AlgoConfig, DeviceId, Failed, GemmProblem, Launch, LibraryId, Refused
+from gemmdesc.regions import Region
 from gemmdesc.verification.cases import Case
 from gemmdesc.verification.draws import Draw
 from gemmdesc.verification.records import Located, Outcome
@@ -21,17 +22,23 @@ from gemmdesc.verification.records import Located, Outcome
 class Prepared:
     """A case that the library answers: ``ours`` is whatever the bench needs to run our side, None where it declines.
 
-    ``variants`` names the compiled kernels that our side needs.
+    ``regions``: D's rectangles with their descriptors, mostly one, empty where our side declines.  ``variants`` names
+    the compiled kernels that our side needs.
     """
 
     case: Case
     problem: GemmProblem
     answer: AlgoConfig
-    desc: GEMMDesc | None
+    regions: tuple[Region, ...]
     declined: Declined | None
     kernel: str
     variants: tuple[str, ...] = ()
     ours: Any = None
+
+    @property
+    def desc(self) -> GEMMDesc | None:
+        """Of the largest region; None where our side declines."""
+        return self.regions[0].descriptor if self.regions else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,10 +49,10 @@ class GpuBench(Bench):
         plan = self._planner.plan_mm(*case_metas(case), self._settings)
         common: dict[str, Any] = {"case": case, "problem": problem, "answer": answer}
         if isinstance(plan, Declined):
-            return Prepared(**common, desc=None, declined=plan, kernel="")
+            return Prepared(**common, regions=(), declined=plan, kernel="")
         variants = tuple(sorted(str(v) for v in plan.variants))
         return Prepared(
-            **common, desc=plan.descriptor, declined=None, kernel=plan.kernel.structure.value, variants=variants,
+            **common, regions=plan.regions, declined=None, kernel=plan.kernel.structure.value, variants=variants,
             ours=plan,
         )  # fmt: skip
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from gemmdesc.bits import first_mismatch
-from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import CampaignError, Declined, GemmdescError, InvalidInputError
 from gemmdesc.library.interface import Inputs, Library, Window
 from gemmdesc.library.replayed import replay_problem
@@ -27,11 +26,12 @@ from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.sampling import Scope, draw_problem
 from gemmdesc.probe.workers import Workers
 from gemmdesc.problem import AlgoConfig, ComputeType, Failed, GemmProblem, Refused
+from gemmdesc.regions import Region
 from gemmdesc.verification.campaign import Report
 from gemmdesc.verification.draws import Draw, draws_of
 from gemmdesc.verification.kind_records import KindRecord, kind_record_from_plain, kind_record_to_plain
 from gemmdesc.verification.records import Outcome, count
-from gemmdesc.verification.replayed import ReplayBench, describe
+from gemmdesc.verification.replayed import ReplayBench, described
 
 #: Shapes come from other seeds than those of campaigns of the probe.
 _SEED_OFFSET = 2_000_003
@@ -86,10 +86,10 @@ def verify_kind(library: Library, item: KindItem) -> KindRecord | None:
     if isinstance(answer, Refused):
         return KindRecord(**found, refused=answer.status, seconds=time.perf_counter() - begin)
     found["answer"] = to_plain(answer)
-    desc = describe(library.index, p, answer, library.accept)
-    if isinstance(desc, Declined):
-        return KindRecord(**found, declined=desc, seconds=time.perf_counter() - begin)
-    compared = _compare(library, item, p, answer, desc)
+    known = described(library.library, library.index, p, answer, library.accept)
+    if isinstance(known, Declined):
+        return KindRecord(**found, declined=known, seconds=time.perf_counter() - begin)
+    compared = _compare(library, item, p, answer, known.regions)
     worst = max(compared, key=lambda c: list(Outcome).index(c.outcome))
     found["counts"] = count([c.outcome for c in compared])
     fatal = any("CUDA error" in c.failure for c in compared)
@@ -98,7 +98,7 @@ def verify_kind(library: Library, item: KindItem) -> KindRecord | None:
 
 
 def _compare(
-    library: Library, item: KindItem, problem: GemmProblem, answer: AlgoConfig, desc: GEMMDesc
+    library: Library, item: KindItem, problem: GemmProblem, answer: AlgoConfig, regions: tuple[Region, ...]
 ) -> list[_Compared]:
     """All draws: the library's products are waited for by another thread while this one replays them."""
     words = np.random.SeedSequence([item.seed, *item.name.encode(), item.index]).generate_state(1)
@@ -110,7 +110,7 @@ def _compare(
             asked.append((draw, made, waiting.submit(made.run, library, answer)))
         for draw, made, running in asked:
             try:
-                ours = replay_problem(desc, problem, made.a, made.b, made.window, inputs=made.inputs)
+                ours = replay_problem(regions, problem, made.a, made.b, made.window, inputs=made.inputs)
             except GemmdescError as error:
                 why = f"our side raised {type(error).__name__}: {error}"
                 compared.append(_Compared(outcome=Outcome.DIFFERENT, failure=why))

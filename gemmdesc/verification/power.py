@@ -23,6 +23,7 @@ from gemmdesc.operands import Operand
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.workers import Workers
 from gemmdesc.problem import Failed
+from gemmdesc.regions import Region
 from gemmdesc.rivals import rival_operands
 from gemmdesc.verification.bench import Prepared
 from gemmdesc.verification.campaign import Report
@@ -142,32 +143,39 @@ def _elements(case: Case) -> int:
 def describe_task(library: Library, task: Task) -> Described | None:
     """The structure of the case's descriptor and its kinds of mutants; None where it declines or fails."""
     prepared = bench_of(library).prepare(task.case)
-    if not isinstance(prepared, Prepared) or prepared.desc is None:
+    if not isinstance(prepared, Prepared) or not prepared.regions:
         return None
-    kinds = dict.fromkeys(m.kind for m in mutants(prepared.desc, task.case.k))
-    return Described(structure=structure_of(prepared.desc), kinds=tuple(kinds))
+    desc = _richest(prepared).descriptor
+    kinds = dict.fromkeys(m.kind for m in mutants(desc, task.case.k))
+    return Described(structure=structure_of(desc), kinds=tuple(kinds))
+
+
+def _richest(prepared: Prepared) -> Region:
+    """The rectangle whose order has the most cuts, of these the largest; mostly all of D."""
+    return max(prepared.regions, key=lambda r: len(r.descriptor.cuts))
 
 
 def trial_task(library: Library, task: Task) -> tuple[Trial, ...]:
     """One trial for each wanted kind; which of a kind's mutants is taken varies with the case."""
     bench, case = bench_of(library), task.case
     prepared = bench.prepare(case)
-    if not isinstance(prepared, Prepared) or prepared.desc is None:
+    if not isinstance(prepared, Prepared) or not prepared.regions:
         return ()
+    region = _richest(prepared)
     found: dict[str, list[Mutant]] = {}
-    for mutant in mutants(prepared.desc, case.k):
+    for mutant in mutants(region.descriptor, case.k):
         found.setdefault(mutant.kind, []).append(mutant)
     chosen = [found[kind][case.index % len(found[kind])] for kind in task.kinds if kind in found]
-    return tuple(_trial(bench, prepared, prepared.desc, mutant, task.draws) for mutant in chosen)
+    return tuple(_trial(bench, prepared, region, mutant, task.draws) for mutant in chosen)
 
 
-def _trial(library: Library, prepared: Prepared, desc: GEMMDesc, mutant: Mutant, draws: int) -> Trial:
-    case, problem = prepared.case, prepared.problem
+def _trial(library: Library, prepared: Prepared, region: Region, mutant: Mutant, draws: int) -> Trial:
+    case, problem, desc = prepared.case, prepared.problem, region.descriptor
     agrees, rivals, failure = True, 0, ""
     tells = {True: False, False: False}
     for number, (a, b, rival) in enumerate(_trial_operands(prepared, desc, mutant.desc, draws)):
         rivals += rival
-        window = spread_window(problem, number)
+        window = spread_window(problem, number, region)
         got = library.run(problem, prepared.answer, a, b, window)
         if isinstance(got, Failed):
             agrees, failure = False, got.status

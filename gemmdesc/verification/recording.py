@@ -10,6 +10,7 @@ import numpy as np
 from gemmdesc.golden import GoldenRecord, golden_operands
 from gemmdesc.library.interface import Library, Window
 from gemmdesc.operands import Family
+from gemmdesc.plan import needs_launch
 from gemmdesc.probe.sampling import Scope, draw_problem
 from gemmdesc.problem import AlgoConfig, Epilogue, Failed, GemmProblem, ScalarClass
 from gemmdesc.profiles import Level, ProfileIndex, ProfileRow, RowKey, RuleOutcome, matching_rows
@@ -98,14 +99,19 @@ def _own_example(library: Library, index: ProfileIndex, key: RowKey, options: Op
 
 
 def record(
-    library: Library, examples: Iterable[tuple[RowKey, Sequence[Natural]]], options: Options, report: Report
-) -> Iterator[GoldenRecord]:
-    """Run every example on ``draws`` draws; what the library refuses to run is left out."""
+    library: Library, index: ProfileIndex, examples: Iterable[tuple[RowKey, Sequence[Natural]]], options: Options,
+    report: Report,
+) -> Iterator[GoldenRecord]:  # fmt: skip
+    """Run every example on ``draws`` draws; what the library refuses to run is left out.
+
+    ``index``: of the profile whose rules are to be replayed; some need the launch.
+    """
     naturals = [natural for _, found in examples for natural in found]
     for number, natural in enumerate(naturals):
         problem = natural.problem
         launch = library.launch(problem, natural.answer)
         window = _window(problem, options, number)
+        kept = launch if needs_launch(index, problem, natural.answer, Level.VERIFIED) else None
         for draw in range(options.draws):
             family = _FIRST if draw == 0 else _OTHERS[(number + draw) % len(_OTHERS)]
             a, b = golden_operands(problem, family, options.seed, draw)
@@ -113,7 +119,7 @@ def record(
             if not isinstance(got, Failed):
                 yield GoldenRecord(
                     problem=problem, answer=natural.answer, launch_names=() if launch is None else launch.names,
-                    family=family, seed=options.seed, draw=draw, window=window, output=got,
+                    family=family, seed=options.seed, draw=draw, window=window, output=got, launch=kept,
                 )  # fmt: skip
         report("record", number + 1, len(naturals))
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from gemmdesc.arithmetic.replay import replay
 from gemmdesc.bits import Bits, first_mismatch
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import Declined
 from gemmdesc.library.interface import Library, Window
+from gemmdesc.library.replayed import replay_problem
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.operands import Operand
-from gemmdesc.problem import AlgoConfig, Failed, GemmProblem, Refused, environment
-from gemmdesc.profiles import Level, Profile, ProfileIndex, index_profile, lookup
+from gemmdesc.plan import Description, describe, needs_launch
+from gemmdesc.problem import AlgoConfig, Failed, GemmProblem, Refused
+from gemmdesc.profiles import Level, Profile, ProfileIndex, index_profile
+from gemmdesc.regions import Region
 from gemmdesc.routes import swaps_operands
-from gemmdesc.rule import evaluate_rule
 from gemmdesc.verification.bench import Bench, Compared, Comparison, Prepared, Unprepared
 from gemmdesc.verification.cases import Case, case_problem, out_meta
 from gemmdesc.verification.draws import Draw, operands
@@ -57,11 +58,11 @@ class ReplayBench(Bench):
         answer = self.library.answer(problem)
         if isinstance(answer, Refused):
             return Unprepared(declined=None, failure=f"the heuristic: {answer.status}", problem=problem)
-        desc = describe(self._index, problem, answer, self._accept)
-        declined = desc if isinstance(desc, Declined) else None
-        known = desc if isinstance(desc, GEMMDesc) else None
+        found = described(self.library, self._index, problem, answer, self._accept)
+        if isinstance(found, Declined):
+            return Prepared(case=case, problem=problem, answer=answer, regions=(), declined=found, kernel="replay")
         return Prepared(
-            case=case, problem=problem, answer=answer, desc=known, declined=declined, kernel="replay"
+            case=case, problem=problem, answer=answer, regions=found.regions, declined=None, kernel="replay"
         )  # fmt: skip
 
     def compare(self, prepared: Prepared, draws: tuple[Draw, ...]) -> Comparison:
@@ -69,13 +70,12 @@ class ReplayBench(Bench):
         return Comparison(compared=tuple(self._compare(prepared, d) for d in draws))
 
     def _compare(self, prepared: Prepared, draw: Draw) -> Compared:
-        assert prepared.desc is not None
         problem, a, b, swapped = prepared.problem, *problem_operands(prepared.case, draw)
         window = spread_window(problem, draw.number)
         got = self.library.run(problem, prepared.answer, a, b, window)
         if isinstance(got, Failed):
             return Compared(draw=draw, reference="cublaslt", outcome=Outcome.REFERENCE_FAILED, failure=got.status)
-        ours = replay_window(prepared.desc, problem, a, b, window)
+        ours = replay_window(prepared.regions, problem, a, b, window)
         found = first_mismatch(got, ours)
         if found is None:
             return Compared(draw=draw, reference="cublaslt", outcome=Outcome.EQUAL)
@@ -92,12 +92,12 @@ class ReplayBench(Bench):
         return Compared(draw=draw, reference="cublaslt", outcome=Outcome.DIFFERENT, located=located)
 
 
-def describe(
-    index: ProfileIndex, problem: GemmProblem, answer: AlgoConfig, accept: Level = Level.VERIFIED
-) -> GEMMDesc | Declined:
-    """The profile's descriptor for one answer to one problem; ``accept``: the weakest evidence it may have."""
-    rule = lookup(index, problem, answer, accept=accept)
-    return rule if isinstance(rule, Declined) else evaluate_rule(rule, environment(problem, answer, None))
+def described(
+    library: Library, index: ProfileIndex, problem: GemmProblem, answer: AlgoConfig, accept: Level = Level.VERIFIED
+) -> Description | Declined:
+    """What the profile says of one answer to one problem, the library's launch asked for where the rule needs it."""
+    launch = library.launch(problem, answer) if needs_launch(index, problem, answer, accept) else None
+    return describe(problem, answer, launch, index=index, accept=accept)
 
 
 def problem_operands(case: Case, draw: Draw) -> tuple[Operand, Operand, bool]:
@@ -107,26 +107,31 @@ def problem_operands(case: Case, draw: Draw) -> tuple[Operand, Operand, bool]:
     return (b, a, True) if swapped else (a, b, False)
 
 
-def spread_window(problem: GemmProblem, seed: int) -> Window:
-    """Rows and columns of D to replay: first and last ones, and others by ``seed``; fewer where k is large."""
+def spread_window(problem: GemmProblem, seed: int, region: Region | None = None) -> Window:
+    """Rows and columns of D, or of a rectangle of it, to replay: first and last ones, and others by ``seed``.
+
+    Fewer where k is large.
+    """
     side = _WINDOW
     while side > 4 and side * side * problem.k > _WINDOW_PRODUCTS:
         side //= 2
     rng = np.random.default_rng([seed, problem.m, problem.n, problem.k])
 
-    def some(size: int) -> np.ndarray:
-        if size <= side:
-            return np.arange(size, dtype=np.int64)
-        return np.unique(np.concatenate([[0, size - 1], rng.integers(0, size, size=side - 2)])).astype(np.int64)
+    def some(begin: int, end: int) -> np.ndarray:
+        if end - begin <= side:
+            return np.arange(begin, end, dtype=np.int64)
+        inner = rng.integers(begin, end, size=side - 2)
+        return np.unique(np.concatenate([[begin, end - 1], inner])).astype(np.int64)
 
-    return Window(rows=some(problem.m), columns=some(problem.n))
+    row, row_end, column, column_end = region.bounds if region else (0, problem.m, 0, problem.n)
+    return Window(rows=some(row, row_end), columns=some(column, column_end))
 
 
-def replay_window(desc: GEMMDesc, problem: GemmProblem, a: Operand, b: Operand, window: Window) -> Bits:
+def replay_window(
+    desc: GEMMDesc | Sequence[Region], problem: GemmProblem, a: Operand, b: Operand, window: Window
+) -> Bits:
     """What ``desc`` makes of the window."""
-    a_bits = a.bits(problem.m, problem.k, window.rows)
-    b_bits = b.bits(problem.n, problem.k, window.columns)
-    return replay(desc, a_bits, np.ascontiguousarray(b_bits.T))
+    return replay_problem(desc, problem, a, b, window)
 
 
 @dataclass(frozen=True, kw_only=True)

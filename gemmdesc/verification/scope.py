@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from gemmdesc.problem import Launch
+from gemmdesc.problem import SEGMENT_K, Launch
 
 #: Words in the names of kernels that issue matrix instructions ("gemma.." is a gemm that goes on with an a).
 _TENSOR_CORE = re.compile(r"nvjet|tensorop|xmma|wmma|gmma|hmma|imma|(?<![a-z])mma|s1688|s16816|h884|s884")
 #: Words that mark a kernel on the CUDA cores whatever else its name holds.
 _CUDA_CORE = re.compile(r"simt|_sgemm_|gemv|_ffma_")
-_SEGMENT_K = "segment_k_on"
 _SIZES = re.compile(r"\d+(?:x\d+)+")
 _TEMPLATE = re.compile(r"<.*")
 _LENGTH = re.compile(r"(\d+)")
@@ -24,7 +23,7 @@ class Scope(Enum):
     """Where a launch's products are made.  UNKNOWN: the launch could not be captured.
 
     SEGMENT_K: on the tensor cores, by kernels that share out k among the processors when they are launched, so that
-    the order differs from tile to tile.  No descriptor states such an order yet; it counts as in scope all the same.
+    the order differs from tile to tile.
     """
 
     TENSOR_CORES = "tensor_cores"
@@ -37,7 +36,7 @@ def scope_of(launch: Launch | None) -> Scope:
     """TENSOR_CORES where any kernel's name says so; a launch without names is UNKNOWN."""
     if launch is None or not any(launch.names):
         return Scope.UNKNOWN
-    if any(_SEGMENT_K in n.lower() for n in launch.names):
+    if any(SEGMENT_K in n.lower() for n in launch.names):
         return Scope.SEGMENT_K
     return Scope.TENSOR_CORES if any(names_tensor_cores(n) for n in launch.names) else Scope.CUDA_CORES
 

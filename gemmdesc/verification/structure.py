@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gemmdesc.descriptor import Contiguous, Cut, FusedDot, GEMMDesc, ResidueFirst, Start
+from types import MappingProxyType
+
+from gemmdesc.descriptor import Balanced, Contiguous, Cut, FusedDot, GEMMDesc, ResidueFirst, Start, Strided
 
 
 def structure_of(desc: GEMMDesc) -> str:
@@ -16,8 +18,11 @@ def structure_of(desc: GEMMDesc) -> str:
     return " + ".join([chain, *(_cut(cut) for cut in reversed(desc.cuts))])
 
 
+_LAYOUTS = MappingProxyType({Contiguous: "split", Strided: "strided", Balanced: "balanced split"})
+
+
 def _cut(cut: Cut) -> str:
-    layout = "split" if isinstance(cut.layout, Contiguous) else "strided"
+    layout = _LAYOUTS[type(cut.layout)]
     start = "first" if cut.start is Start.FIRST else "zero"
     fold = "grouped fold" if cut.fold else "fold"
     return f"{layout}, {cut.partial_dtype.value} partials, {cut.merge_dtype.value} {fold} from {start}"

@@ -1,0 +1,63 @@
+"""Choosing kernels for a product of several orders: one for each rectangle of it.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.errors import Declined
+from gemmdesc.kernels.balanced import BalancedChoice, choose_balanced, is_balanced
+from gemmdesc.kernels.card import CardArithmetic
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel
+from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.nest import NestChoice
+from gemmdesc.kernels.structure import Structure
+from gemmdesc.regions import Region
+
+#: What computes one rectangle.
+WholeChoice = KernelChoice | NestChoice | BalancedChoice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Rows and columns (begin, end) of the product, end exclusive, and the kernel that computes them."""
+
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    meta: KernelMeta
+    choice: WholeChoice
+
+
+@dataclass(frozen=True, kw_only=True)
+class TiledChoice:
+    """What to launch for a product of several orders, one part after the other."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def structure(self) -> Structure:
+        return Structure.REGIONS
+
+
+Choice = WholeChoice | TiledChoice
+
+
+def choose_whole(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> WholeChoice | Declined:
+    """The kernel that computes ``desc`` for every element, bit for bit."""
+    return choose_balanced(desc, meta, card) if is_balanced(desc) else choose_kernel(desc, meta, card)
+
+
+def choose_tiled(regions: Sequence[Region], meta: KernelMeta, card: CardArithmetic) -> Choice | Declined:
+    """The kernels that compute the product of ``meta``, whose rows and columns are those of ``regions``."""
+    if len(regions) == 1:
+        return choose_whole(regions[0].descriptor, meta, card)
+    parts = []
+    for r in regions:
+        rows, columns = (r.row_begin, r.row_end), (r.column_begin, r.column_end)
+        inner = meta.part(rows, columns)
+        choice = choose_whole(r.descriptor, inner, card)
+        if isinstance(choice, Declined):
+            return choice
+        parts.append(Part(rows=rows, columns=columns, meta=inner, choice=choice))
+    return TiledChoice(parts=tuple(parts))
