@@ -66,7 +66,7 @@ def made_examples(library: Library, natural: Sequence[Example], seed: int, sizes
     for i in range(sizes.drawn):
         example = natural[i % len(natural)]
         p = _drawn(rng, example.problem, sizes)
-        if readable_size(p) and p.m * p.n <= _MOST_OUTPUT and library.check(p, example.answer):
+        if readable_size(p) and library.check(p, example.answer):
             found.append(Example(problem=p, answer=example.answer))
     return found
 
@@ -81,8 +81,8 @@ def _drawn(rng: np.random.Generator, like: GemmProblem, sizes: Sizes) -> GemmPro
 
 
 def readable_size(problem: GemmProblem) -> bool:
-    """Whether its operands are small enough to be read many times."""
-    return (problem.m + problem.n) * problem.k <= _MOST_READ
+    """Whether its matrices are small enough to be read many times."""
+    return (problem.m + problem.n) * problem.k <= _MOST_READ and problem.m * problem.n <= _MOST_OUTPUT
 
 
 def look_step(problem: GemmProblem) -> int:

@@ -35,8 +35,9 @@ from gemmdesc.rule import Rule
 
 #: Readings of a class: natural ones at first, and in all; problems compared at the end.
 _FIRST, _MOST_READINGS, _COMPARED = 4, 14, 6
-#: Further launches of which a rule must foretell which elements are cut.
-_FORETOLD = 24
+#: Further launches of which a rule must foretell which elements are cut; launches among which one that parts the rules
+#: left is chosen.
+_FORETOLD, _PARTED_AMONG = 24, 12
 #: Elements that one reading is laid along at most.
 _PLACES = 256
 
@@ -88,11 +89,15 @@ class _Solver:
         return next((i for i in range(len(self._pool)) if i not in self._read), None)
 
     def _parting(self, rules: Sequence[Rule]) -> int | None:
-        """The launch of which the rules say the most different things; None where they agree on all."""
-        left = [i for i in range(len(self._pool)) if i not in self._read]
-        said = {i: len({_said(rule, self._pool[i]) for rule in rules}) for i in left} if len(rules) > 1 else {}
-        best = max(said, key=lambda i: (said[i], -i), default=None)
-        return best if best is not None and said[best] > 1 else None
+        """A launch of which the rules say different things, of some the one of most; None where they agree on all."""
+        left = [i for i in range(len(self._pool)) if i not in self._read] if len(rules) > 1 else []
+        for begin in range(0, len(left), _PARTED_AMONG):
+            few = left[begin : begin + _PARTED_AMONG]
+            said = {i: len({_said(rule, self._pool[i]) for rule in rules}) for i in few}
+            best = max(said, key=lambda i: (said[i], -i))
+            if said[best] > 1:
+                return best
+        return None
 
     def _compared(self, rule: Rule) -> ClassOutcome:
         left = [x for i, x in enumerate(self._pool) if i not in self._read]
