@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdesc.descriptor import OperandCast, Rounding
+from gemmdesc.descriptor import OperandCast, Rounding, ScalarStep, Start
 from gemmdesc.dtypes import DType
 from gemmdesc.probe import solve
 from gemmdesc.probe.compare import describe
+from gemmdesc.probe.predicted import none_refuted, short_chains
 from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.solve import MOST_READINGS, ClassTask, solve_class
-from gemmdesc.problem import ComputeType, Transpose, dense_problem, environment
+from gemmdesc.problem import ComputeType, ScalarClass, Transpose, dense_problem, environment
 from gemmdesc.regions import same_regions
 from gemmdesc.rule import Rule
 from tests.probe_samples import FP32, HOPPER, Order, library_of, sample_answer
@@ -77,3 +78,30 @@ def test_a_refuted_rule_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.rule is None
     assert "bytes differ" in found.reason
     assert sorted(asked) == sorted(r.text for r in others)
+
+
+@pytest.mark.parametrize("start", list(Start))
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
+def test_one_product_is_one_chain(dtype: DType, start: Start) -> None:
+    """Of K = 1 there is nothing to read; bytes tell a chain from a matrix step, and from where it starts."""
+    problems = [dense_problem(m, n, 1, dtype) for m, n in ((40, 30), (7, 120), (64, 64), (1, 50))]
+    examples = tuple(Example(problem=p, answer=sample_answer()) for p in problems)
+    hidden = next(
+        r for r in short_chains(problems[0]) if r.structure.accumulator.step == ScalarStep(fused=True, start=start)
+    )
+    matrix = Order(instruction_k=16, step=HOPPER).rule(dtype)
+    library = library_of(hidden)
+    # A matrix step gives +0.0 for a zero product, as a chain from +0.0 does: such a class takes a known rule instead.
+    task = ClassTask(
+        label="K = 1", examples=examples, known=(matrix,) if start is Start.FIRST else (), hints=(), seed=3,
+        zero_exponent=-133, cuda_cores=False,
+    )  # fmt: skip
+    found = solve_class(library, task)
+    assert found.rule is not None, found.reason
+    assert found.rule.structure.accumulator.step == ScalarStep(fused=True, start=start)
+    assert found.readings == ()
+    assert none_refuted(library, examples, found.rule)
+    # The matrix step's own bytes leave it to the rule that is known.
+    taken = solve_class(library_of(matrix), replace(task, known=(matrix,)))
+    assert taken.rule == matrix
+    assert short_chains(replace(problems[0], beta=ScalarClass.ONE)) == ()

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gemmdesc.dtypes import DType
 from gemmdesc.probe import records
-from gemmdesc.probe.answers import AnswerKey
+from gemmdesc.probe.answers import AnswerKey, Types
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.examples import Draws, Variant
 from gemmdesc.probe.journal import Journal
+from gemmdesc.probe.predicted import is_scalar
 from gemmdesc.probe.projection import (
     CLASS_ATTRIBUTES,
     FAMILY_ATTRIBUTES,
@@ -184,8 +185,12 @@ class Partition:
         self.book.meet(wide)
         return Solved(rule=wide, reason=outcome.reason)
 
+    def _known(self, types: Types) -> tuple[Rule, ...]:
+        """Rules found so far; while CUDA-core orders are not sought, those of too few products tell nothing of them."""
+        return tuple(r for r in self.book.known(types) if self.cuda_cores or not is_scalar(r))
+
     def _solve(self, classes: Sequence[AnswerKey]) -> None:
-        known = {types: self.book.known(types)[:_KNOWN] for types in {c.types for c in classes}}
+        known = {types: self._known(types)[:_KNOWN] for types in {c.types for c in classes}}
         tasks = [self.task(c, known[c.types]) for c in classes]
         for done, (task, outcome) in enumerate(self._workers.run(run_solve, tasks), 1):
             self.book.recall(task.key, outcome)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from math import log2
 
-from gemmdesc.descriptor import ScalarStep
+from gemmdesc.descriptor import Accumulator, GEMMDesc, ResidueLast, ScalarStep, Start
+from gemmdesc.expressions import Const, Var
 from gemmdesc.library.interface import Library
+from gemmdesc.probe.courses import has_epilogue
 from gemmdesc.probe.experiments import ReferenceFailed, magnitudes_of
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
@@ -14,13 +17,28 @@ from gemmdesc.probe.scalar_infer import CONDITIONS
 from gemmdesc.probe.scalar_rule import ScalarReading, confirms
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.walks import read_negative_zero, read_sampled_tree
-from gemmdesc.problem import environment
-from gemmdesc.rule import Rule
+from gemmdesc.problem import GemmProblem, environment
+from gemmdesc.rule import Rule, make_rule
 
 
 def is_scalar(rule: Rule) -> bool:
     """Whether the rule's chains are those of CUDA cores."""
     return isinstance(rule.structure.accumulator.step, ScalarStep)
+
+
+def short_chains(problem: GemmProblem) -> tuple[Rule, ...]:
+    """One chain of CUDA-core steps, fused or not, from +0.0 or from its first product; none beside an epilogue."""
+    if has_epilogue(problem):
+        return ()
+    found = []
+    for fused, start in product((True, False), Start):
+        leaf = Accumulator(instruction_k=1, residue=ResidueLast(), step=ScalarStep(fused=fused, start=start))
+        desc = GEMMDesc(
+            a_dtype=problem.a_dtype, b_dtype=problem.b_dtype, output_dtype=problem.d_dtype, summed_k=1, cuts=(),
+            accumulator=leaf,
+        )  # fmt: skip
+        found.append(make_rule(desc, {"summed_k": Var("k"), "accumulator.instruction_k": Const(1)}))
+    return tuple(found)
 
 
 def scalar_reading(reading: Reading) -> ScalarReading | None:

@@ -15,7 +15,7 @@ from gemmdesc.probe.examples import readable, reading_order, stretched
 from gemmdesc.probe.experiments import ReferenceFailed
 from gemmdesc.probe.formats import with_formats
 from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
-from gemmdesc.probe.predicted import farthest, is_scalar, scalar_reading
+from gemmdesc.probe.predicted import farthest, is_scalar, scalar_reading, short_chains
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
@@ -25,6 +25,7 @@ from gemmdesc.probe.scan import Example
 from gemmdesc.probe.shared import SharedReading
 from gemmdesc.probe.telling import most_telling
 from gemmdesc.problem import environment
+from gemmdesc.profiles import FEWEST_PRODUCTS
 from gemmdesc.rule import Rule, evaluate_rule
 
 #: Readings taken of one class before giving up on it, and examples that a rule is checked on.
@@ -122,8 +123,12 @@ class _Solver:
         )  # fmt: skip
 
     def try_known(self) -> ClassOutcome | None:
-        """A known rule that gives this class's bytes: on examples where the known ones differ most, then on others."""
-        alive = list(self._task.known)
+        """A known rule that gives this class's bytes: on examples where the known ones differ most, then on others.
+
+        Products too few to show an order are taken for one chain, too, where they are those of no matrix step.
+        """
+        short = all(e.problem.k < FEWEST_PRODUCTS for e in self._examples)
+        alive = [*self._task.known, *(short_chains(self._examples[0].problem) if short else ())]
         asked: list[int] = []
         for index in self._task.first:
             alive = self._surviving(alive, index) if alive else []
@@ -137,7 +142,9 @@ class _Solver:
             if alive and index not in asked and len(asked) < CHECKED_EXAMPLES:
                 alive = self._surviving(alive, index)
                 asked.append(index)
-        if not alive or not self._checked or (is_scalar(alive[0]) and not self._foretells(alive[0])):
+        if not alive or not self._checked:
+            return None
+        if is_scalar(alive[0]) and not short and not self._foretells(alive[0]):
             return None
         return self._outcome(alive[0])
 

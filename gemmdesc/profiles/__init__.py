@@ -14,6 +14,7 @@ from gemmdesc.profiles.diff import (
     rule_differences,
 )
 from gemmdesc.profiles.lookup import (
+    FEWEST_PRODUCTS,
     ProfileIndex,
     find_profile,
     index_profile,
@@ -52,6 +53,7 @@ from gemmdesc.profiles.schema import (
 from gemmdesc.profiles.store import profile_digest, profile_path, read_profile, write_profile, write_table
 
 __all__ = [
+    "FEWEST_PRODUCTS",
     "NUMERIC_KINDS",
     "PLAIN",
     "SCHEMA_VERSION",
