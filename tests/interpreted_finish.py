@@ -1,6 +1,6 @@
-"""Run by test_kernels_interpreted.py as interpreted_kernels.py is: whatever opens or follows a sum, against the replay.
+"""Run by test_kernels_interpreted.py as interpreted_kernels.py is: what opens or follows a sum, against the replay.
 
-Every product has NaN, infinities, -0.0 and subnormals in its operands, C, bias, alpha and beta; some are written over C.
+Every product has NaN, infinities, -0.0 and subnormals in its operands, C, bias and scalars; some are written over C.
 """
 
 from __future__ import annotations

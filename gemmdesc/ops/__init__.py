@@ -1,4 +1,4 @@
-"""What users call: ``matmul``, ``plan``, ``run``, ``run_problem``, ``explain``, ``warmup``.  How to use them is in ``docs/usage.md``."""
+"""What users call: ``matmul``, ``plan``, ``run``, ``run_problem``, ``explain``, ``warmup``; see ``docs/usage.md``."""
 
 from gemmdesc.ops.booked import book_planner
 from gemmdesc.ops.defaults import default_planner, reset_default_planners
