@@ -27,28 +27,15 @@ from gemmdesc.plan import Planner
 from gemmdesc.probe.sampling import Kind, Scope, draw_problem
 from gemmdesc.problem import GemmProblem, Refused, environment
 from gemmdesc.regions import evaluate_regions
-from gemmdesc.rule import Rule
 from gemmdesc.verification import kind_kernels
 from gemmdesc.verification.draws import draws_of
 from tests.interpreted_finish import exact_fma
 from tests.interpreted_kernels import patch_interpreter
-from tests.kind_profiles import profile_of, small_scopes
+from tests.kind_profiles import KERNEL_KINDS, on_hopper, profile_of, small_scopes
 from tests.kind_samples import answer_of, rule_of
-from tests.probe_samples import AMPERE, DEVICE, HOPPER, IDENTITY
+from tests.probe_samples import DEVICE, IDENTITY
 
-KINDS = ("batch", "bias", "relu", "relu_bias", "add_c", "add_beta_c")
 _LARGEST = 1 << 21
-
-
-def on_hopper(rule: Rule) -> Rule:
-    """The rule with the card's own matrix steps."""
-
-    def changed(desc: Any) -> Any:
-        if desc.accumulator.step != AMPERE:
-            return desc
-        return replace(desc, accumulator=replace(desc.accumulator, step=HOPPER))
-
-    return rule.restructured(changed)
 
 
 def reference(
@@ -108,7 +95,7 @@ def main() -> None:
     patch_interpreter()
     interpreter.InterpreterBuilder.create_fma = exact_fma
     kind_kernels.run_problem = run_here
-    scopes = small_scopes(KINDS)
+    scopes = small_scopes(KERNEL_KINDS)
     profile = profile_of(scopes, on_hopper)
 
     def library() -> SimulatedLibrary:
