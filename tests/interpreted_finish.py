@@ -59,7 +59,11 @@ def scalar(rng: np.random.Generator) -> float:
     return float(np.float32(SCALARS[int(rng.choice(len(SCALARS), p=[0.2, *[0.13] * 4, *[0.28 / 6] * 6]))]))
 
 
-def check(desc: GEMMDesc, m: int, n: int, k: int, number: int, rng: np.random.Generator, told: dict[str, Any]) -> None:
+def check(
+    desc: GEMMDesc, m: int, n: int, k: int, number: int, rng: np.random.Generator, told: dict[str, Any],
+    device: str = "cpu",
+) -> None:  # fmt: skip
+    """One product, all bytes; a GPU's tests do the same on their ``device``."""
     a_bits, b_bits = draw(rng, desc.a_dtype, m, k), draw(rng, desc.a_dtype, k, n)
     specials = np.array(SPECIALS[desc.a_dtype], dtype=np.uint16)
     a_bits[0], a_bits[1, k // 2], a_bits[2, k - 1] = 0x8000, specials[0], specials[2]
@@ -73,12 +77,13 @@ def check(desc: GEMMDesc, m: int, n: int, k: int, number: int, rng: np.random.Ge
     inputs = EpilogueInputs(alpha=alpha, beta=beta, c=c_bits, c_dtype=output, bias=bias_bits, bias_dtype=output)
     expected = replay(desc, a_bits, b_bits, epilogue=inputs)
     layouts = rng.choice(["r", "c"], 3)
-    a, b = place(a_bits, desc.a_dtype, layouts[0]), place(b_bits, desc.a_dtype, layouts[1])
-    c = place(c_bits, output, layouts[2])
-    bias = place(bias_bits, output, "r").expand(m, n)
-    out = c if number % 3 == 0 else place(np.full_like(expected, 0x1234), output, layouts[2])
+    a, b = (place(x, desc.a_dtype, by).to(device) for x, by in zip((a_bits, b_bits), layouts[:2], strict=True))
+    c = place(c_bits, output, layouts[2]).to(device)
+    bias = place(bias_bits, output, "r").to(device).expand(m, n)
+    out = c if number % 3 == 0 else place(np.full_like(expected, 0x1234), output, layouts[2]).to(device)
     meta = KernelMeta(
-        m=m, n=n, k=k, a=matrix_meta(a), b=matrix_meta(b), out=matrix_meta(out), sm_count=3, shared_bytes=232448
+        m=m, n=n, k=k, a=matrix_meta(a), b=matrix_meta(b), out=matrix_meta(out), sm_count=3 if device == "cpu" else 132,
+        shared_bytes=232448,
     )  # fmt: skip
     regions = whole(desc, m, n)
     if number % 5 == 0:
@@ -91,7 +96,7 @@ def check(desc: GEMMDesc, m: int, n: int, k: int, number: int, rng: np.random.Ge
         told["declined"][choice.reason] = told["declined"].get(choice.reason, 0) + 1
         return
     launch_choice(choice, a, b, out, Beside(c=c, bias=bias, alpha=alpha, beta=beta))
-    got = out.contiguous().view(torch.int16 if output.itemsize == 2 else torch.int32).numpy()
+    got = out.cpu().contiguous().view(torch.int16 if output.itemsize == 2 else torch.int32).numpy()
     wrong = first_mismatch(expected, got.view(expected.dtype))
     name = choice.structure.value
     if isinstance(choice, FinishedChoice):

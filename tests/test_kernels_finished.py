@@ -1,4 +1,4 @@
-"""Choosing kernels for epilogues, openings and open ends: what is launched, what declines, and the bound on variants."""
+"""Choosing kernels for epilogues, openings and open ends: what is launched, what declines, the bound on variants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems in the library's own terms without a GPU: planned for every kind, and what tensors and scalars are refused."""
+"""Problems in the library's own terms without a GPU: planned for every kind, and what tensors are refused."""
 
 from __future__ import annotations
 
