@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from types import SimpleNamespace
@@ -31,7 +32,9 @@ from gemmdesc.problem import GemmProblem, Refused, environment
 from gemmdesc.regions import evaluate_regions
 from gemmdesc.verification import kind_kernels
 from gemmdesc.verification.draws import draws_of
-from gemmdesc.verification.kinds import kind_inputs, kind_operands
+from gemmdesc.verification.gpu import GpuBench
+from gemmdesc.verification.kind_records import KindRecord
+from gemmdesc.verification.kinds import KindItem, kind_inputs, kind_operands
 from tests.interpreted_finish import exact_fma
 from tests.interpreted_kernels import patch_interpreter
 from tests.kind_profiles import KERNEL_KINDS, on_hopper, profile_of, small_scopes
@@ -147,6 +150,21 @@ def run_here(plan: Any, a: Any, b: Any, out: Any, *, planner: Any, **beside: Any
     problems.launch_problem(plan, tensors)
 
 
+def verified(scopes: Mapping[str, Scope], planner: Planner) -> Iterator[KindRecord]:
+    """The records that workers make, of the first cheap shape of each kind and of one that the profile lacks."""
+    bench = GpuBench.__new__(GpuBench)
+    bench.library = SimulatedLibrary(identity=IDENTITY, device=DEVICE, heuristic=answer_of, rules=rule_of)
+    hidden = {"_planner": planner, "_place": torch.device("cpu"), "_lt": None, "give_back": lambda: None}
+    bench.__dict__.update(hidden)
+    kind_kernels.enqueue_reference = partial(reference, wrong=False)
+    for name, scope in (*scopes.items(), ("gelu", replace(scopes["relu"], kind=Kind.GELU))):
+        problems_of = (draw_problem(scope, 2_000_004, i) for i in range(100))
+        index = next(i for i, p in enumerate(problems_of) if p.batch_count * p.m * p.n * p.k < _LARGEST // 4)
+        record = kind_kernels.verify_kernels(bench, KindItem(name=name, scope=scope, seed=1, index=index, draws=3))
+        assert record is not None
+        yield record
+
+
 def main() -> None:
     patch_interpreter()
     interpreter.InterpreterBuilder.create_fma = exact_fma
@@ -160,6 +178,7 @@ def main() -> None:
     compare(scopes[Kind.BATCH.value], 1, planner, told, wrong=True)
     for index in range(int(sys.argv[1])):
         compare_in_place(index, told)
+    told["records"] = [r.outcome for r in verified(scopes, planner)]
     sys.stdout.write(json.dumps(told) + "\n")
 
 

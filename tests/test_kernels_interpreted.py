@@ -57,3 +57,4 @@ def test_planned_batches_and_epilogues_give_the_hidden_librarys_bytes() -> None:
     }  # fmt: skip
     assert result["caught"] == 2
     assert result["compared"] >= 4
+    assert result["records"] == ["equal"] * 6 + ["declined"]

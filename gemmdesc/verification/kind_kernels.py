@@ -155,6 +155,9 @@ class Shape:
         except (torch.OutOfMemoryError, *device_errors()):
             raise
         except Exception as error:  # whatever a compiler may raise is our side's failure
+            if "out of memory" in str(error).lower():
+                # A launch may lack memory that torch did not ask for.
+                raise torch.OutOfMemoryError(str(error)) from error
             raise OurSideError(f"{type(error).__name__}: {first_line(error)}") from error
         return d
 
