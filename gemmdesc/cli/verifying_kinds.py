@@ -44,19 +44,19 @@ def verify_kinds(
         InvalidInputError: there is no such kind, or the library is simulated and answers plain products only.
     """
     from gemmdesc.probe.workers import ProcessPool
-    from gemmdesc.verification.kind_kernels import verify_kernels
+    from gemmdesc.verification.kind_kernels import kernels_needed, verify_kernels
     from gemmdesc.verification.kind_records import kinds_summary
     from gemmdesc.verification.kinds import run_kinds, verify_kind
 
     kernels = sides.name == "kernels"
-    task = verify_kernels if kernels else verify_kind
+    task, needs = (verify_kernels, kernels_needed) if kernels else (verify_kind, None)
     options = choice.options
     usual = sides.folder(options.seed, options.draws)
     kept = folder or usual.with_name(f"{usual.name}-kinds")
     with Progress() as progress, ProcessPool(sides.factory, workers) as pool:
         where = f"cuBLASLt {sides.library.version} on {sides.device.name or sides.device.folder}"
         progress.say(f"{where}; records in {kept}")
-        found = run_kinds(pool, sides.scopes(choice.kinds), options, kept, sides.identity, progress.report, task)
+        found = run_kinds(pool, sides.scopes(choice.kinds), options, kept, sides.identity, progress.report, task, needs)
     data = kinds_summary(found)
     if wants_json(context, json):
         print_json({"options": vars(options), "library": str(sides.library.version), **data})

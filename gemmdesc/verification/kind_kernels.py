@@ -18,7 +18,15 @@ from gemmdesc.verification.comparing import OurSideError, device_errors, first_l
 from gemmdesc.verification.draws import Draw, draws_of
 from gemmdesc.verification.gpu import GpuBench
 from gemmdesc.verification.kind_records import KindRecord
-from gemmdesc.verification.kinds import Compared, KindItem, kind_inputs, kind_operands, operand_seed, verify_by
+from gemmdesc.verification.kinds import (
+    Compared,
+    KindItem,
+    kind_inputs,
+    kind_operands,
+    operand_seed,
+    problem_of,
+    verify_by,
+)
 from gemmdesc.verification.records import Outcome
 from gemmdesc.verification.tensors import torch_float
 
@@ -37,20 +45,40 @@ def verify_kernels(library: Library, item: KindItem) -> KindRecord | None:
     Raises:
         InvalidInputError: ``library`` is no :class:`~gemmdesc.verification.gpu.GpuBench`.
     """
-    if not isinstance(library, GpuBench):
-        raise InvalidInputError(f"library must be a GpuBench (got {type(library).__name__})")
-    bench, transposed = library, item.index % 2 == 1
+    bench = _bench(library)
 
     def compare(problem: GemmProblem, answer: AlgoConfig) -> Sequence[Compared] | Declined:
-        planner = bench.planner
-        plan = planner.plan_problem(
-            problem, planner.problem_meta(problem, transposed=transposed), transposed=transposed
-        )
+        plan = _plan(bench, item, problem)
         if isinstance(plan, Declined):
             return plan
         return _patiently(bench, Shape(bench=bench, plan=plan, answer=answer, seed=operand_seed(item)), item.draws)
 
     return verify_by(bench, item, compare)
+
+
+def kernels_needed(library: Library, item: KindItem) -> tuple[str, ...]:
+    """Names of the compiled kernels that our side of one shape needs; none where it declines or its time is over.
+
+    Raises:
+        InvalidInputError: as :func:`verify_kernels`.
+    """
+    bench = _bench(library)
+    if item.until is not None and time.time() > item.until:
+        return ()
+    plan = _plan(bench, item, problem_of(item))
+    return () if isinstance(plan, Declined) else tuple(sorted(str(v) for v in plan.variants))
+
+
+def _bench(library: Library) -> GpuBench:
+    if not isinstance(library, GpuBench):
+        raise InvalidInputError(f"library must be a GpuBench (got {type(library).__name__})")
+    return library
+
+
+def _plan(bench: GpuBench, item: KindItem, problem: GemmProblem) -> Plan | Declined:
+    planner, transposed = bench.planner, item.index % 2 == 1
+    meta = planner.problem_meta(problem, transposed=transposed)
+    return planner.plan_problem(problem, meta, transposed=transposed)
 
 
 def _patiently(bench: GpuBench, shape: Shape, count: int) -> list[Compared]:

@@ -42,6 +42,8 @@ _AGAIN = 4
 #: The bits of a float32 pattern down to the one below tfloat32's last: half of what they leave are ties.
 _TIES = 0xFFFFF000
 _SHAPES = "shapes"
+#: Shapes that are planned ahead of all others, to see which kernels they need.
+_LOOKED_AT = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ def verify_by(
     if item.until is not None and time.time() > item.until:
         return None
     begin = time.perf_counter()
-    p = draw_problem(item.scope, _SEED_OFFSET + item.seed, item.index)
+    p = problem_of(item)
     found: dict[str, Any] = {"key": item.key, "kind": item.name, "problem": to_plain(p), "counts": {}}
     found["types"] = f"{p.a_dtype.value} x {p.b_dtype.value} -> {p.d_dtype.value}"
     answer = library.answer(p)
@@ -146,6 +148,11 @@ def _compare(
             }  # fmt: skip
             compared.append(Compared(outcome=Outcome.DIFFERENT, located=located))
     return compared
+
+
+def problem_of(item: KindItem) -> GemmProblem:
+    """The shape's problem."""
+    return draw_problem(item.scope, _SEED_OFFSET + item.seed, item.index)
 
 
 def operand_seed(item: KindItem) -> int:
@@ -220,16 +227,19 @@ class KindOptions:
 
 #: What a worker does with one shape.
 Verify = Callable[[Library, KindItem], KindRecord | None]
+#: Names of the compiled kernels that one shape needs.
+Needs = Callable[[Library, KindItem], tuple[str, ...]]
 
 
 def run_kinds(
     workers: Workers, scopes: Mapping[str, Scope], options: KindOptions, folder: Path, identity: dict[str, Any],
-    report: Report, verify: Verify = verify_kind,
+    report: Report, verify: Verify = verify_kind, needs: Needs | None = None,
 ) -> dict[str, tuple[KindRecord, ...]]:  # fmt: skip
     """Verify every shape of every kind that is not in ``folder`` yet; all records there, by kind, in their order.
 
     ``scopes``: by the kind's name.  ``verify``: does one shape, with the workers' library.  Kinds take turns, so that a
-    session cut short has some of each.
+    session cut short has some of each; with ``needs``, shapes that need a kernel which no other one before them does
+    come first, so that processes do not compile the same one.
 
     Raises:
         CampaignError: ``folder`` holds another campaign, or a process lost its device; what was done is on disk.
@@ -244,6 +254,8 @@ def run_kinds(
         for n, s in scopes.items()
     ]
     left = [i for i in items if i.key not in done[i.name]]
+    if needs is not None:
+        left = _compile_first(workers, left, needs, report)
     for at, (item, record) in enumerate(workers.run(verify, left), 1):
         report("verify", at, len(left))
         if record is None:
@@ -255,6 +267,22 @@ def run_kinds(
                 f"device must stay usable; {record.key} is recorded, run again to go on (got {record.failure})"
             )
     return {n: tuple(done[n][i.key] for i in items if i.name == n and i.key in done[n]) for n in scopes}
+
+
+def _compile_first(workers: Workers, items: list[KindItem], needs: Needs, report: Report) -> list[KindItem]:
+    """``items`` in their order, but that of the first ones those with a kernel that none before them needs lead."""
+    looked, needed = items[:_LOOKED_AT], dict[str, tuple[str, ...]]()
+    for at, (item, names) in enumerate(workers.run(needs, looked), 1):
+        needed[item.key] = names
+        report("plan", at, len(looked))
+    seen: set[str] = set()
+    first: list[KindItem] = []
+    rest: list[KindItem] = []
+    for item in looked:
+        fresh = set(needed[item.key]) - seen
+        seen |= fresh
+        (first if fresh else rest).append(item)
+    return [*first, *rest, *items[_LOOKED_AT:]]
 
 
 def _types(scope: Scope) -> list[str]:
