@@ -85,10 +85,11 @@ def choose_finished(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> F
     sums = _sums(desc, cut, meta, card, swapped)
     if isinstance(sums, Declined):
         return sums
+    # A nest has no transposed product; balanced slices say whether theirs is.
+    turned = sums.swapped if isinstance(sums, BalancedChoice) else swapped and isinstance(sums, KernelChoice)
     return FinishedChoice(
         sums=sums, fold=cut_merges(cut)[-1] if cut else _PLAIN, open_end=bool(cut and cut.open_end), opening=opening,
-        opens_early=early, steps=steps, output_dtype=desc.output_dtype,
-        swapped=swapped and not isinstance(sums, NestChoice),
+        opens_early=early, steps=steps, output_dtype=desc.output_dtype, swapped=turned,
     )  # fmt: skip
 
 

@@ -116,7 +116,7 @@ def launch_problem(plan: Plan, tensors: ProblemTensors) -> None:
         assert a is not None
         assert b is not None
         assert out is not None
-        launch_choice(plan.kernel, a, b, out, Beside(c=c, bias=bias, alpha=t.alpha, beta=t.beta))
+        launch_choice(plan.kernel, a, b, out, Beside(c=c, bias=bias, alpha=float(t.alpha), beta=float(t.beta)))
 
 
 def require_problem_tensors(plan: Plan, tensors: ProblemTensors) -> None:
