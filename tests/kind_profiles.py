@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.library.interface import Library
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.probe.sampling import Regime, Scope, draw_problem, scope_named
@@ -27,12 +28,14 @@ from gemmdesc.profiles import (
 from gemmdesc.rule import Rule
 from gemmdesc.verification.replayed import ReplayBench
 from tests.kind_samples import answer_of, library_of_kinds, rule_of
-from tests.probe_samples import DEVICE, IDENTITY
+from tests.probe_samples import AMPERE, DEVICE, HOPPER, IDENTITY
 
 KEY = ("algo_id", "splitk_num")
 _SIZES = Range(low=1, high=1 << 20)
 #: Enough to meet all families and slices.
 _PROBLEMS = 1500
+#: The kinds of 16-bit operands that are more than one product.
+KERNEL_KINDS = ("batch", "bias", "relu", "relu_bias", "add_c", "add_beta_c")
 
 
 def small_scopes(names: Iterable[str]) -> dict[str, Scope]:
@@ -59,6 +62,17 @@ def profile_of(scopes: Mapping[str, Scope], changed: Callable[[Rule], Rule] = la
     scan = Scan(queries=_PROBLEMS, distinct_answers=6, unseen_mass=0.0, queries_per_second=1.0)
     metadata = Metadata(command="test", date="2026-12-01", answer_key=KEY, excluded_attributes=(), scan=scan)
     return Profile(device=DEVICE, library=IDENTITY, metadata=metadata, rows=tuple(rows.values()))
+
+
+def on_hopper(rule: Rule) -> Rule:
+    """The rule with the matrix steps of the card that the library is simulated on, as kernels need them."""
+
+    def changed(desc: GEMMDesc) -> GEMMDesc:
+        if desc.accumulator.step != AMPERE:
+            return desc
+        return replace(desc, accumulator=replace(desc.accumulator, step=HOPPER))
+
+    return rule.restructured(changed)
 
 
 def bench_of(profile: Profile, library: Library | None = None) -> ReplayBench:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,16 +17,44 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_every_structure_gives_the_replays_bytes() -> None:
-    script = Path(__file__).with_name("interpreted_kernels.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(script.parents[1])}
+def told(script: str, *arguments: str) -> dict[str, Any]:
+    """What a script of this folder prints as its last line, run in Triton's interpreter."""
+    path = Path(__file__).with_name(script)
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(path.parents[1])}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), "0"], capture_output=True, text=True, env=environment, check=False
-    )
+        [sys.executable, "-W", "ignore", str(path), *arguments], capture_output=True, text=True, env=environment,
+        check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_every_structure_gives_the_replays_bytes() -> None:
+    result = told("interpreted_kernels.py", "0")
     assert result["bad"] == []
     wanted = {"chain_tma", "chain_tma packed", "folded_chain packed", "chain_pointer", "grouped_chain", "scalar_nest",
               "balanced_chains", "regions"}  # fmt: skip
     assert wanted <= set(result["counts"])
     assert min(result["counts"].values()) >= 1
+
+
+def test_whatever_opens_or_follows_a_sum_gives_the_replays_bytes() -> None:
+    result = told("interpreted_finish.py", "3", "60")
+    assert result["bad"] == []
+    wanted = {"finished chain_tma", "finished chain_pointer", "finished grouped_chain", "finished scalar_nest",
+              "finished balanced_chains", "finished balanced_chains early", "regions"}  # fmt: skip
+    assert wanted <= set(result["counts"])
+    # Slices without a k are all that no kernel takes.
+    assert all(reason.startswith("every slice must hold a k") for reason in result["declined"])
+
+
+def test_planned_batches_and_epilogues_give_the_hidden_librarys_bytes() -> None:
+    result = told("interpreted_kinds.py", "6")
+    assert result["bad"] == []
+    assert {name.split()[0] for name in result["counts"]} == {
+        "batch", "bias", "relu", "relu_bias", "add_c", "add_beta_c",
+    }  # fmt: skip
+    assert result["caught"] == 2
+    assert result["compared"] >= 4
+    assert result["records"] == ["equal"] * 6 + ["declined"]

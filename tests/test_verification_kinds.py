@@ -66,6 +66,24 @@ def test_every_kind_is_equal_where_the_profile_is_right_and_a_session_resumes(tm
         run(bench, ["tf32"], tmp_path, replace(OPTIONS, draws=3))
 
 
+def test_shapes_that_need_a_kernel_of_their_own_come_first(tmp_path: Path) -> None:
+    bench = bench_of(profile_of(small_scopes(["relu"])))
+    done: list[int] = []
+
+    def verify(library: Library, item: KindItem) -> KindRecord | None:
+        done.append(item.index)
+        return verify_kind(library, item)
+
+    def needs(library: Library, item: KindItem) -> tuple[str, ...]:
+        return ("chain", f"tile {item.index // 3}")
+
+    run_kinds(
+        InProcess(bench), small_scopes(["relu"]), KindOptions(shapes=7, draws=1), tmp_path, {}, Reported(), verify,
+        needs,
+    )  # fmt: skip
+    assert done == [0, 3, 6, 1, 2, 4, 5]
+
+
 def test_another_rounding_of_operands_is_caught_and_located(tmp_path: Path) -> None:
     """Ties alone tell these roundings apart; draws that hold them are among the ten."""
 

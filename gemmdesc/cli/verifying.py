@@ -62,7 +62,7 @@ def verify(
     ] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option(help="With --replay: --shapes of this kind, as for probe; give it again for others, or all."),
+        typer.Option(help="Instead: --shapes of this kind, as for probe; give it again for others, or all."),
     ] = None,
     seconds: Annotated[float | None, typer.Option(min=0.0, help="With --kind: begin no shape after so long.")] = None,
     accept: AcceptOption = "verified",
@@ -81,10 +81,10 @@ def verify(
         raise InvalidInputError("promote must not stand beside --power, which compares mutants (got both)")
     if kind:
         sizes = {"unrounded": unrounded, "aligned": aligned, "deep": deep, "named": named, "lost_tail": lost_tail}
-        require_kind_options(replay, {**sizes, "power": power})
+        require_kind_options({**sizes, "power": power})
         wanted = KindOptions(shapes=shapes or KindOptions.shapes, draws=draws, seed=seed, seconds=seconds)
         chosen = KindChoice(kinds=tuple(kind), options=wanted)
-        sides = Sides.find(Opener(spec=library), profile, replayed=True, accept=accept)
+        sides = Sides.find(Opener(spec=library), profile, replayed=replay, accept=accept)
         return verify_kinds(context, sides, chosen, folder, workers or default_workers(), json)
     options = Options(seed=seed, draws=draws) if shapes is None else options_of_size(shapes, draws, seed)
     given = {"unrounded": unrounded, "aligned": aligned, "deep": deep, "named": named, "lost_tail": lost_tail}

@@ -1,4 +1,4 @@
-"""``gemmdesc verify --kind``: the CPU replay against the library, by kinds of problems."""
+"""``gemmdesc verify --kind``: our kernels, or the CPU replay, against the library, by kinds of problems."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ if TYPE_CHECKING:
 _TOP = 40
 
 
-def require_kind_options(replay: bool, others: Mapping[str, int | None]) -> None:
-    """Raise InvalidInputError where options were given that do not go with ``--kind``, or ``--replay`` was not."""
+def require_kind_options(others: Mapping[str, int | None]) -> None:
+    """Raise InvalidInputError where options were given that do not go with ``--kind``."""
     from gemmdesc.errors import InvalidInputError
 
-    if not replay:
-        raise InvalidInputError("kind must come with --replay: our kernels are verified on plain products (got none)")
     given = [name for name, value in others.items() if value is not None]
     if given:
         raise InvalidInputError(f"{given[0]} must not be given with --kind (got {others[given[0]]})")
@@ -46,31 +44,34 @@ def verify_kinds(
         InvalidInputError: there is no such kind, or the library is simulated and answers plain products only.
     """
     from gemmdesc.probe.workers import ProcessPool
+    from gemmdesc.verification.kind_kernels import kernels_needed, verify_kernels
     from gemmdesc.verification.kind_records import kinds_summary
-    from gemmdesc.verification.kinds import run_kinds
+    from gemmdesc.verification.kinds import run_kinds, verify_kind
 
+    kernels = sides.name == "kernels"
+    task, needs = (verify_kernels, kernels_needed) if kernels else (verify_kind, None)
     options = choice.options
     usual = sides.folder(options.seed, options.draws)
     kept = folder or usual.with_name(f"{usual.name}-kinds")
     with Progress() as progress, ProcessPool(sides.factory, workers) as pool:
         where = f"cuBLASLt {sides.library.version} on {sides.device.name or sides.device.folder}"
         progress.say(f"{where}; records in {kept}")
-        found = run_kinds(pool, sides.scopes(choice.kinds), options, kept, sides.identity, progress.report)
+        found = run_kinds(pool, sides.scopes(choice.kinds), options, kept, sides.identity, progress.report, task, needs)
     data = kinds_summary(found)
     if wants_json(context, json):
         print_json({"options": vars(options), "library": str(sides.library.version), **data})
     else:
-        print_kinds(data)
+        print_kinds(data, "our kernels, all elements" if kernels else "the replay of its rule")
     return DIFFERENT if data["mismatches"] else EQUAL
 
 
-def print_kinds(data: dict[str, Any]) -> None:
-    """Tables on stdout."""
+def print_kinds(data: dict[str, Any], ours: str) -> None:
+    """Tables on stdout; ``ours``: what was compared with the library."""
     counts: dict[str, dict[str, int]] = data["by_kind"]
     names = list(next(iter(counts.values())))
     columns = ("kind", *(n.replace("_", " ") for n in names), "seconds")
     rows = [(kind, *row.values(), data["seconds"][kind]) for kind, row in counts.items()]
-    print_table("cublasLtMatmul against the replay of its rule, by kind", columns, rows)
+    print_table(f"cublasLtMatmul against {ours}, by kind", columns, rows)
     if data["by_types"]:
         types = data["by_types"]
         print_table("by operand and output types", tuple(types[0]), [tuple(row.values()) for row in types])

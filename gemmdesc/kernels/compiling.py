@@ -13,6 +13,7 @@ from triton.compiler import ASTSource
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.kernels.chain import chain_pointer_kernel, chain_tma_kernel
+from gemmdesc.kernels.finish import finish_kernel
 from gemmdesc.kernels.folded_chain import folded_chain_kernel
 from gemmdesc.kernels.grouped_chain import grouped_chain_kernel
 from gemmdesc.kernels.merge import merge_kernel
@@ -30,6 +31,7 @@ KERNELS: Mapping[str, Any] = {
     "repack": repack_kernel,
     "scalar_leaves": scalar_leaves_kernel,
     "fold_level": fold_level_kernel,
+    "finish": finish_kernel,
 }
 #: Pointers to buffers of our own, whose alignment the compiler may rely on.
 ALIGNED = ("packed_ptr",)

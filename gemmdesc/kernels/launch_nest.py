@@ -57,10 +57,18 @@ def launch_nest(choice: NestChoice, a: torch.Tensor, b: torch.Tensor, out: torch
 
     ``enqueue`` starts one kernel.
     """
+    folds = tables_for(choice.descriptor, choice.k, a.device).folds
+    for first, sums in nest_sums(choice, a, b, enqueue):
+        fold_all(choice.folds, folds, sums, out, choice.output_dtype, first, enqueue)
+
+
+def nest_sums(
+    choice: NestChoice, a: torch.Tensor, b: torch.Tensor, enqueue: Enqueue
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """(first output, float32 (leaves, outputs from there on)), until all of ``a @ b`` are done, row by row."""
     tables = tables_for(choice.descriptor, choice.k, a.device)
-    for first, size in _pieces(out.shape[0] * out.shape[1], len(tables.leaves) - 1):
-        sums = _leaves(choice, tables, a, b, first, size, enqueue)
-        fold_all(choice.folds, tables.folds, sums, out, choice.output_dtype, first, enqueue)
+    for first, size in _pieces(a.shape[0] * b.shape[1], len(tables.leaves) - 1):
+        yield first, _leaves(choice, tables, a, b, first, size, enqueue)
 
 
 def fold_all(
@@ -70,14 +78,22 @@ def fold_all(
     """Fold ``sums``, float32 (sums of an output, outputs), level by level, innermost first, into the outputs from
     ``first`` on of ``out``, counted along its rows.
     """
+    sums = fold_inner(folds[:-1], offsets[:-1], sums, enqueue)
+    place = (first, sums.shape[1], out.shape[1])
+    _fold(folds[-1], output_dtype, sums, out, offsets[-1], place, (0, *out.stride()), enqueue)
+
+
+def fold_inner(
+    folds: Sequence[Merge], offsets: Sequence[torch.Tensor], sums: torch.Tensor, enqueue: Enqueue
+) -> torch.Tensor:
+    """What ``folds``, innermost first, make of ``sums``: float32 (folds of the last level, outputs), or ``sums``."""
     size = sums.shape[1]
-    for merge, begins in zip(folds[:-1], offsets[:-1], strict=True):
+    for merge, begins in zip(folds, offsets, strict=True):
         target = torch.empty((len(begins) - 1, size), dtype=torch.float32, device=sums.device)
         # In scratch these outputs stand alone, a row of them for each fold.
         _fold(merge, DType.FLOAT32, sums, target, begins, (0, size, size), (size, size, 1), enqueue)
         sums = target
-    place = (first, size, out.shape[1])
-    _fold(folds[-1], output_dtype, sums, out, offsets[-1], place, (0, *out.stride()), enqueue)
+    return sums
 
 
 def _pieces(outputs: int, leaves: int) -> Iterator[tuple[int, int]]:

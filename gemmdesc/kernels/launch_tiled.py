@@ -5,33 +5,30 @@ from __future__ import annotations
 import torch
 
 from gemmdesc.kernels.balanced import BalancedChoice
-from gemmdesc.kernels.launch import enqueue, launch_chain, launch_here
-from gemmdesc.kernels.launch_nest import fold_all, fold_tables
+from gemmdesc.kernels.beside import NOTHING, Beside
+from gemmdesc.kernels.finished import FinishedChoice
+from gemmdesc.kernels.launch import launch_here
+from gemmdesc.kernels.launch_balanced import launch_balanced
+from gemmdesc.kernels.launch_finished import launch_finished
 from gemmdesc.kernels.tiled import Choice, TiledChoice
 
 
-def launch_choice(choice: Choice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    """Launch ``choice`` on the tensors it was made for; their device is already the current one."""
+def launch_choice(
+    choice: Choice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, beside: Beside = NOTHING
+) -> None:
+    """Launch ``choice`` on the tensors it was made for; their device is already the current one.
+
+    Raises:
+        InvalidInputError: the choice takes C or a bias, and ``beside`` has none.
+    """
     match choice:
         case TiledChoice(parts=parts):
             for part in parts:
                 rows, columns = slice(*part.rows), slice(*part.columns)
-                launch_choice(part.choice, a[rows], b[:, columns], out[rows, columns])
+                launch_choice(part.choice, a[rows], b[:, columns], out[rows, columns], beside.part(rows, columns))
         case BalancedChoice():
-            _launch_balanced(choice, a, b, out)
+            launch_balanced(choice, a, b, out)
+        case FinishedChoice():
+            launch_finished(choice, a, b, out, beside)
         case _:
             launch_here(choice, a, b, out)
-
-
-def _launch_balanced(choice: BalancedChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    """Every slice's sums go to float32 scratch, (slices, m, n), and are folded from there."""
-    folds = fold_tables(choice.descriptor, choice.k, a.device)
-    if choice.swapped:
-        a, b, out = b.T, a.T, out.T
-    m, n = out.shape
-    count = sum(run.count for run in choice.runs)
-    sums = torch.empty((count, m, n), dtype=torch.float32, device=a.device)
-    for run in choice.runs:
-        ks = slice(run.begin, run.end)
-        launch_chain(run.chain, a[:, ks], b[ks], sums[run.first], slice_stride=m * n)
-    fold_all(choice.folds, folds, sums.view(count, m * n), out, choice.output_dtype, 0, enqueue)

@@ -10,7 +10,8 @@ class Structure(Enum):
 
     A merge follows all but the folded chain where there are slices to fold; a scalar nest is chains and their folds.
     Balanced chains are runs of slices that chain kernels store, and their folds.  Regions are rectangles of the product
-    with kernels of their own.
+    with kernels of their own.  Finished ones are sums in scratch, and one kernel that folds them and does what opens or
+    follows the sum.
     """
 
     CHAIN_TMA = "chain_tma"
@@ -20,6 +21,7 @@ class Structure(Enum):
     SCALAR_NEST = "scalar_nest"
     BALANCED_CHAINS = "balanced_chains"
     REGIONS = "regions"
+    FINISHED = "finished"
 
     @property
     def by_descriptor(self) -> bool:

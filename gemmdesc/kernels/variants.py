@@ -13,8 +13,9 @@ from itertools import product
 from gemmdesc.descriptor import Start
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.balanced import BalancedChoice
-from gemmdesc.kernels.choose import KernelChoice, configs_of, foldable
+from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, configs_of, foldable
 from gemmdesc.kernels.config import KernelConfig
+from gemmdesc.kernels.finished import FinishedChoice
 from gemmdesc.kernels.meta import Layout
 from gemmdesc.kernels.nest import NEST_CONFIGS, NestChoice, NestConfig
 from gemmdesc.kernels.slices import OPERAND_DTYPES, STEP_SIZES, Merge, output_dtypes
@@ -26,6 +27,8 @@ _MERGE = "merge"
 MERGE_BLOCK = 512
 #: Outputs of which one program folds one cut of a nest.
 FOLD_BLOCK = 256
+#: Outputs that one program finishes.
+FINISH_BLOCK = 512
 #: Rows and lanes that one program of the repacking copies.
 PACK_ROWS = 64
 PACK_LANES = 64
@@ -205,6 +208,35 @@ def balanced_variants(choice: BalancedChoice) -> tuple[Variant, ...]:
     return tuple(dict.fromkeys((*chains, *inner, fold_variant(choice.folds[-1], choice.output_dtype))))
 
 
+def finish_variant(*, beside: DType, stored: DType, wide_offsets: bool) -> Variant:
+    """The kernel that folds sums and does what opens or follows them; ``beside``: the type of C and of the bias."""
+    constants: dict[str, Constant] = {"WIDE_OFFSETS": wide_offsets, "BLOCK": FINISH_BLOCK}
+    return Variant(
+        kernel="finish", loaded=beside, stored=stored, constants=tuple(constants.items()), num_warps=_COPY_WARPS,
+        num_stages=_COPY_STAGES, fp_fusion=False,
+    )  # fmt: skip
+
+
+def finish_is_wide(outputs: int, *reaches: int) -> bool:
+    """Whether finishing so many outputs, to and from matrices that reach so far, takes 64-bit offsets."""
+    return max(outputs, *reaches) + FINISH_BLOCK > MAX_NARROW_OFFSET
+
+
+def finished_variants(choice: FinishedChoice, *, wide_offsets: bool) -> tuple[Variant, ...]:
+    """Every kernel that launching ``choice`` runs: those of its sums but their last fold, and what finishes them."""
+    match choice.sums:
+        case BalancedChoice(runs=runs, folds=folds):
+            found = [v for run in runs for v in variants_of(run.chain) if v.kernel != _MERGE]
+            found += [fold_variant(f, DType.FLOAT32) for f in folds[:-1]]
+        case NestChoice() as nest:
+            found = [leaves_variant(nest), *(fold_variant(f, DType.FLOAT32) for f in nest.folds[:-1])]
+        case KernelChoice() as chain:
+            found = [v for v in variants_of(chain) if v.kernel != _MERGE]
+    stored = [DType.FLOAT32, choice.output_dtype] if choice.opens_early else [choice.output_dtype]
+    last = [finish_variant(beside=choice.output_dtype, stored=s, wide_offsets=wide_offsets) for s in stored]
+    return tuple(dict.fromkeys((*found, *last)))
+
+
 def enumerate_variants(shared_bytes: int) -> frozenset[Variant]:
     """Every variant that the chooser can pick without a ``config`` of the caller's, on a card with that much memory."""
     parts = (
@@ -213,6 +245,7 @@ def enumerate_variants(shared_bytes: int) -> frozenset[Variant]:
         *_pack_variants(),
         *_merge_variants(),
         *_nest_variants(),
+        *_finish_variants(),
     )
     return frozenset(parts)
 
@@ -272,3 +305,10 @@ def _nest_variants() -> Iterator[Variant]:
         yield _leaves_variant(config, loaded, fused, wide)
     for merge, stored in product(_merges(), _FLOATS):
         yield fold_variant(merge, stored)
+
+
+def _finish_variants() -> Iterator[Variant]:
+    """C and the bias have the output's type; what goes back to scratch is float32."""
+    for beside, wide in product(_FLOATS, (False, True)):
+        for stored in (beside, DType.FLOAT32):
+            yield finish_variant(beside=beside, stored=stored, wide_offsets=wide)

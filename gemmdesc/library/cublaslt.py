@@ -206,6 +206,10 @@ class CublasLt:
             )
         return None if status == SUCCESS else Failed(status=status_name(status))
 
+    def set_inputs(self, problem: GemmProblem, inputs: Inputs) -> None:
+        """Enqueue the scales and the bias that the next :meth:`matmul` of ``problem`` reads, on the current stream."""
+        self._side.fill(problem, inputs)
+
     def run_on_device(self, problem: GemmProblem, answer: AlgoConfig, a: Stored, b: Stored, d: Stored) -> Failed | None:
         """:meth:`matmul` on matrices stored by :mod:`gemmdesc.library.storage`."""
         return self.matmul(problem, answer, a.pointer, b.pointer, d.pointer)

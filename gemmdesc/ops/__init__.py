@@ -1,8 +1,9 @@
-"""What users call: ``matmul``, ``plan``, ``run``, ``explain``, ``warmup``.  How to use them is in ``docs/usage.md``."""
+"""What users call: ``matmul``, ``plan``, ``run``, ``run_problem``, ``explain``, ``warmup``; see ``docs/usage.md``."""
 
 from gemmdesc.ops.booked import book_planner
 from gemmdesc.ops.defaults import default_planner, reset_default_planners
 from gemmdesc.ops.planning import decline_counts, explain, plan, warmup
+from gemmdesc.ops.problems import run_problem
 from gemmdesc.ops.products import matmul, run
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "plan",
     "reset_default_planners",
     "run",
+    "run_problem",
     "warmup",
 ]

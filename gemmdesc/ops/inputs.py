@@ -47,8 +47,8 @@ def check_sizes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
         raise InvalidInputError(f"b must have {a[1]} rows, as many as a has columns (got shape {b})")
 
 
-def check_plain(name: str, tensor: torch.Tensor) -> None:
-    """Raise InvalidInputError unless ``tensor`` is a dense 2-D tensor whose memory holds its very values."""
+def check_plain(name: str, tensor: torch.Tensor, *, axes: int = 2) -> None:
+    """Raise InvalidInputError unless ``tensor`` is dense, of so many ``axes``, and its memory holds its very values."""
     import torch
 
     if not isinstance(tensor, torch.Tensor):
@@ -63,8 +63,8 @@ def check_plain(name: str, tensor: torch.Tensor) -> None:
         raise InvalidInputError(
             f"{name} must hold its values in memory, see resolve_conj() and resolve_neg() (got a lazily {lazy} view)"
         )
-    if tensor.dim() != 2:
-        raise InvalidInputError(f"{name} must be 2-D (got {tensor.dim()}-D of shape {tuple(tensor.shape)})")
+    if tensor.dim() != axes:
+        raise InvalidInputError(f"{name} must be {axes}-D (got {tensor.dim()}-D of shape {tuple(tensor.shape)})")
 
 
 def check_no_grad(name: str, tensor: torch.Tensor) -> None:
@@ -136,7 +136,7 @@ def check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def overlaps_itself(t: torch.Tensor) -> bool:
-    """Whether two elements of a 2-D tensor may share an address: whether no stride reaches past the other axis."""
+    """Whether two elements of a tensor may share an address: whether no stride reaches past the others' reach."""
     axes = sorted((stride, size) for stride, size in zip(t.stride(), t.shape, strict=True) if size > 1)
     reach = 1
     for stride, size in axes:
@@ -147,7 +147,7 @@ def overlaps_itself(t: torch.Tensor) -> bool:
 
 
 def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two 2-D tensors may share memory.
+    """Whether two tensors may share memory.
 
     Exact for matrices whose lines are dense and have the same pitch, such as two column blocks of one buffer; else
     whether the address ranges from first to last element meet.
@@ -157,6 +157,8 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     (begin, end), (other_begin, other_end) = _extent(one), _extent(other)
     if end <= other_begin or other_end <= begin:
         return False
+    if one.dim() != 2 or other.dim() != 2:
+        return True
     lines, other_lines = _lines(one), _lines(other)
     if lines is None or other_lines is None or lines[0] != other_lines[0]:
         return True

@@ -13,6 +13,7 @@ from gemmdesc.ops.defaults import chosen_planner
 from gemmdesc.ops.inputs import check_on_gpu
 from gemmdesc.ops.sides import as_dtype, autocast_decline, checked, meta_of
 from gemmdesc.plan import CaptureError, Plan, Planner, mm_meta
+from gemmdesc.plan.problems import is_plain
 from gemmdesc.profiles import Level
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _from_book(
         target = torch.empty(_shape(a, b), dtype=dtype) if out is None else out
         replay_on_cpu(book_reader(book, profiles, accept), a, b, target)
         if out is not None:
-            _note_write(out)
+            note_write(out)
         return target
     check_on_gpu("a", a)
     chosen, settings = book_planner(book, a.device.index, profiles, accept), opened_book(book).settings
@@ -153,7 +154,7 @@ def multiply(
         return library_product(a, b, out, dtype)
     launch_plan(planner, planned, a, b, target, captured=captured)
     if out is not None:
-        _note_write(out)
+        note_write(out)
     return target
 
 
@@ -177,18 +178,22 @@ def launch_plan(
     Raises:
         CaptureError: ``captured``, and a kernel was never compiled through ``planner``.
     """
-    if captured:
-        cold = sorted(v.kernel for v in planner.cold(plan.variants))
-        if cold:
-            raise CaptureError(
-                "matmul must be warm before a graph captures it, as compiling then would break the capture; make the "
-                f"call once outside, or use gemmdesc.warmup (got kernels that are not compiled: {', '.join(cold)})"
-            )
+    require_warm(planner, plan, captured=captured)
     from gemmdesc.kernels.launch_tiled import launch_choice
 
     launch_choice(plan.kernel, a, b, out)
     if not captured:
         planner.mark_warm(plan.variants)
+
+
+def require_warm(planner: Planner, plan: Plan, *, captured: bool) -> None:
+    """Raise CaptureError where ``captured`` and a kernel of the plan was never compiled through ``planner``."""
+    cold = sorted(v.kernel for v in planner.cold(plan.variants)) if captured else []
+    if cold:
+        raise CaptureError(
+            "matmul must be warm before a graph captures it, as compiling then would break the capture; make the "
+            f"call once outside, or use gemmdesc.warmup (got kernels that are not compiled: {', '.join(cold)})"
+        )
 
 
 def run(
@@ -214,12 +219,17 @@ def run(
     with torch.cuda.device(a.device):
         launch_plan(chosen, plan, a, b, target, captured=torch.cuda.is_current_stream_capturing())
     if out is not None:
-        _note_write(out)
+        note_write(out)
     return target
 
 
 def require_as_planned(plan: Plan, planner: Planner, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     """Raise InvalidInputError unless ``plan`` was made for such tensors, on the planner's card and library."""
+    if not is_plain(plan.problem):
+        raise InvalidInputError(
+            "plan must be of one product that takes nothing beside a and b; gemmdesc.ops.run_problem runs others "
+            f"(got {plan.problem})"
+        )
     if (plan.device, plan.library) != (planner.device, planner.library):
         raise InvalidInputError(
             f"plan must be of {planner.device.folder}, cuBLASLt {planner.library.version} "
@@ -241,7 +251,7 @@ def require_as_planned(plan: Plan, planner: Planner, a: torch.Tensor, b: torch.T
             )
 
 
-def _note_write(out: torch.Tensor) -> None:
+def note_write(out: torch.Tensor) -> None:
     """Let autograd see that ``out`` changed, as it would after an in-place operation of torch's."""
     import torch
 

@@ -9,6 +9,7 @@ from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.tiled import choose_tiled
 from gemmdesc.plan.cards import realised
+from gemmdesc.plan.problems import every_matrix
 from gemmdesc.plan.values import Decision, Description
 from gemmdesc.problem import AlgoConfig, GemmProblem, Launch, environment
 from gemmdesc.profiles import Level, ProfileIndex, lookup, matching_rows
@@ -30,14 +31,16 @@ def decide(
     """What the profile says of ``answer`` to ``problem``, evaluated there, and the kernel that computes it on ``card``.
 
     ``launch``: what the library would enqueue, None where it is unknown; few rules need it.  ``meta``: the tensors of
-    the product that the kernel is to run; ``transposed``: whether that is the transpose of the problem's.
+    the product that the kernel is to run, of a batch its first one; ``transposed``: whether that is the transpose of
+    the problem's.
 
     Declines as :func:`describe` does, and where no kernel computes the descriptor (``kernel``).
     """
     found = describe(problem, answer, launch, index=index, accept=accept)
     if isinstance(found, Declined):
         return found
-    kernel = choose_tiled([_turned(r, card, transposed) for r in found.regions], meta, card)
+    regions = [_turned(r, card, transposed) for r in found.regions]
+    kernel = choose_tiled(regions, every_matrix(meta, problem, transposed=transposed), card)
     if isinstance(kernel, Declined):
         return kernel
     return Decision(row=found.row, rule=found.rule, regions=found.regions, kernel=kernel)

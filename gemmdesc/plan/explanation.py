@@ -9,6 +9,7 @@ from typing import Any
 
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.balanced import BalancedChoice
+from gemmdesc.kernels.finished import FinishedChoice
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.tiled import Choice, TiledChoice
 from gemmdesc.plain import to_plain
@@ -124,6 +125,10 @@ def _kernel(kernel: Choice) -> str:
     if isinstance(kernel, NestChoice):
         tile = f"{kernel.config.block_outputs} outputs x {kernel.config.block_leaves} chains"
         return f"{kernel.structure.value}, {tile}, {len(kernel.folds)} folds"
+    if isinstance(kernel, FinishedChoice):
+        done = kernel.opening.count + kernel.steps.count
+        turned = ", transposed product" if kernel.swapped else ""
+        return f"{kernel.structure.value}: sums by {_kernel(kernel.sums)}; their last fold and {done} steps{turned}"
     c = kernel.config
     parts = [f"{kernel.structure.value}, tiles {c.block_m}x{c.block_n}x{c.block_k}"]
     if kernel.slices.count > 1:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET
+from gemmdesc.kernels.finished import FinishedChoice
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.tiled import Choice, TiledChoice
-from gemmdesc.kernels.variants import MERGE_BLOCK, Variant, balanced_variants, merge_variant, variants_of
+from gemmdesc.kernels.variants import (
+    MERGE_BLOCK,
+    Variant,
+    balanced_variants,
+    finish_is_wide,
+    finished_variants,
+    merge_variant,
+    variants_of,
+)
 
 
 def needed_variants(choice: Choice, meta: KernelMeta) -> frozenset[Variant]:
@@ -17,6 +26,10 @@ def needed_variants(choice: Choice, meta: KernelMeta) -> frozenset[Variant]:
             return frozenset().union(*(needed_variants(part.choice, part.meta) for part in parts))
         case BalancedChoice():
             return frozenset(balanced_variants(choice))
+        case FinishedChoice():
+            # C lies as the output does, and a bias does not reach as far.
+            far = finish_is_wide(meta.m * meta.n, meta.out.last_offset(meta.m, meta.n))
+            return frozenset(finished_variants(choice, wide_offsets=far))
     needed = frozenset(variants_of(choice))
     if isinstance(choice, NestChoice):
         return needed

@@ -17,6 +17,7 @@ from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.plan.cache import BoundedCache
 from gemmdesc.plan.cards import card_arithmetic
 from gemmdesc.plan.decide import decide, mm_meta, needs_launch
+from gemmdesc.plan.problems import problem_meta
 from gemmdesc.plan.values import CacheInfo, Decision, MmCall, Plan, PlanKey, ProblemCall
 from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId, Refused
 from gemmdesc.profiles import Level, Profile, ProfileIndex, index_profile, profile_digest
@@ -123,7 +124,8 @@ class Planner:
     ) -> Plan | Declined:
         """The plan of a problem stated in the library's own terms; ``meta`` describes the tensors of its product.
 
-        ``transposed``: ``meta`` is of the transposed product, as torch's row-major tensors are.
+        Of a batch it describes the first product; the others lie as far on as the problem says.  ``transposed``:
+        ``meta`` is of the transposed product, as torch's row-major tensors are.
 
         Declines where there is no profile (``no_profile``), the library has no answer (``refused_by_library``), and as
         :func:`gemmdesc.plan.decide` does.
@@ -138,6 +140,12 @@ class Planner:
         if got != wanted:
             raise InvalidInputError(f"meta must have the problem's m, n and k, {wanted} (got {got})")
         return self._plan(ProblemCall(problem=problem, meta=meta, transposed=transposed), captured)
+
+    def problem_meta(self, problem: GemmProblem, *, transposed: bool = False) -> KernelMeta:
+        """What :meth:`plan_problem` takes of tensors stored as ``problem`` says; ``transposed`` as there."""
+        return problem_meta(
+            problem, transposed=transposed, sm_count=self._runs_on.sm_count, shared_bytes=self._shared_bytes
+        )
 
     def _plan(self, call: MmCall | ProblemCall, captured: bool) -> Plan | Declined:
         measured = self._measured
@@ -204,6 +212,7 @@ class Planner:
             library=key.library,
             device=key.device,
             digest=key.digest,
+            transposed=_transposed(key.call),
         )
 
     def _posed(self, call: MmCall | ProblemCall) -> tuple[GemmProblem, KernelMeta] | Declined:

@@ -81,9 +81,10 @@ class Decision(Description):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One call resolved: inspect it, and run it many times with :func:`gemmdesc.ops.run`.
+    """One call resolved: inspect it, and run it many times with :func:`gemmdesc.ops.run`, or ``run_problem``.
 
-    ``problem`` is in cuBLASLt's column-major terms, ``meta`` in those of the product that runs.  ``launch`` is what the
+    ``problem`` is in cuBLASLt's column-major terms, ``meta`` in those of the product that runs, the first one of a
+    batch, which is the transpose of the problem's where ``transposed``.  ``launch`` is what the
     library itself would enqueue, known only where the rule needs it.  ``regions``: D's rectangles, in the problem's
     terms, with their descriptors, the largest first; mostly all of D.  ``digest`` names the profile's rows.
     """
@@ -100,6 +101,7 @@ class Plan:
     library: LibraryId
     device: DeviceId
     digest: str
+    transposed: bool = False
 
     @property
     def descriptor(self) -> GEMMDesc:

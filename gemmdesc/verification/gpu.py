@@ -38,6 +38,28 @@ class GpuBench(Bench):
         references: dict[str, Reference] = {"cublaslt": self.run_cublaslt, "torch": run_torch}
         self._comparer = TensorComparer(place=self._place, ours=self._ours, references=references)
 
+    @property
+    def cublaslt(self) -> CublasLt:
+        """The library's handle."""
+        return self._lt
+
+    @property
+    def planner(self) -> Planner:
+        """What resolves our side."""
+        return self._planner
+
+    @property
+    def place(self) -> torch.device:
+        """The device of both sides."""
+        return self._place
+
+    def give_back(self) -> None:
+        """Hand memory beyond ``keep_bytes`` that torch holds back to the card."""
+        import torch
+
+        if torch.cuda.memory_reserved(self._place) > self._keep_bytes:
+            torch.cuda.empty_cache()
+
     def prepare(self, case: Case) -> Prepared | Unprepared:
         """See :class:`~gemmdesc.verification.bench.Bench`."""
         problem = case_problem(case, self._settings)
@@ -58,13 +80,10 @@ class GpuBench(Bench):
 
     def compare(self, prepared: Prepared, draws: tuple[Draw, ...]) -> Comparison:
         """See :class:`~gemmdesc.verification.bench.Bench`."""
-        import torch
-
         try:
             return self._comparer.compare(prepared, draws)
         finally:
-            if torch.cuda.memory_reserved(self._place) > self._keep_bytes:
-                torch.cuda.empty_cache()
+            self.give_back()
 
     def cross_check(self, prepared: Prepared, launch: Launch | None) -> str:
         """See :class:`~gemmdesc.verification.bench.Bench`: torch.profiler's names against the captured ones."""

@@ -1,12 +1,12 @@
 """Verifying kinds of problems by the CPU replay: every shape's answer, its rule and windows of ``cublasLtMatmul``'s D.
 
-What our kernels do is verified by their own bytes (``campaign``); this asks no more than whether the profile is right.
+This asks no more than whether the profile is right; ``kind_kernels`` compares all bytes of our kernels.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,8 @@ _AGAIN = 4
 #: The bits of a float32 pattern down to the one below tfloat32's last: half of what they leave are ties.
 _TIES = 0xFFFFF000
 _SHAPES = "shapes"
+#: Shapes that are planned ahead of all others, to see which kernels they need.
+_LOOKED_AT = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,9 @@ class KindItem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Compared:
+class Compared:
+    """One draw; ``located``: where it differs first, ready for JSON."""
+
     outcome: Outcome
     failure: str = ""
     located: dict[str, Any] | None = None
@@ -76,20 +80,31 @@ def verify_kind(library: Library, item: KindItem) -> KindRecord | None:
     """
     if not isinstance(library, ReplayBench):
         raise InvalidInputError(f"library must be a ReplayBench (got {type(library).__name__})")
+
+    def compare(problem: GemmProblem, answer: AlgoConfig) -> list[Compared] | Declined:
+        known = described(library.library, library.index, problem, answer, library.accept)
+        return known if isinstance(known, Declined) else _compare(library, item, problem, answer, known.regions)
+
+    return verify_by(library, item, compare)
+
+
+def verify_by(
+    library: Library, item: KindItem, compare: Callable[[GemmProblem, AlgoConfig], Sequence[Compared] | Declined]
+) -> KindRecord | None:
+    """The record of one shape, None where its time is over; ``compare`` compares all draws, or says why it cannot."""
     if item.until is not None and time.time() > item.until:
         return None
     begin = time.perf_counter()
-    p = draw_problem(item.scope, _SEED_OFFSET + item.seed, item.index)
+    p = problem_of(item)
     found: dict[str, Any] = {"key": item.key, "kind": item.name, "problem": to_plain(p), "counts": {}}
     found["types"] = f"{p.a_dtype.value} x {p.b_dtype.value} -> {p.d_dtype.value}"
     answer = library.answer(p)
     if isinstance(answer, Refused):
         return KindRecord(**found, refused=answer.status, seconds=time.perf_counter() - begin)
     found["answer"] = to_plain(answer)
-    known = described(library.library, library.index, p, answer, library.accept)
-    if isinstance(known, Declined):
-        return KindRecord(**found, declined=known, seconds=time.perf_counter() - begin)
-    compared = _compare(library, item, p, answer, known.regions)
+    compared = compare(p, answer)
+    if isinstance(compared, Declined):
+        return KindRecord(**found, declined=compared, seconds=time.perf_counter() - begin)
     worst = max(compared, key=lambda c: list(Outcome).index(c.outcome))
     found["counts"] = count([c.outcome for c in compared])
     fatal = any("CUDA error" in c.failure for c in compared)
@@ -99,10 +114,9 @@ def verify_kind(library: Library, item: KindItem) -> KindRecord | None:
 
 def _compare(
     library: Library, item: KindItem, problem: GemmProblem, answer: AlgoConfig, regions: tuple[Region, ...]
-) -> list[_Compared]:
+) -> list[Compared]:
     """All draws: the library's products are waited for by another thread while this one replays them."""
-    words = np.random.SeedSequence([item.seed, *item.name.encode(), item.index]).generate_state(1)
-    seed, compared = int(words[0]), []
+    seed, compared = operand_seed(item), []
     with ThreadPoolExecutor(1) as waiting:
         asked = []
         for draw in draws_of(item.draws):
@@ -113,27 +127,47 @@ def _compare(
                 ours = replay_problem(regions, problem, made.a, made.b, made.window, inputs=made.inputs)
             except GemmdescError as error:
                 why = f"our side raised {type(error).__name__}: {error}"
-                compared.append(_Compared(outcome=Outcome.DIFFERENT, failure=why))
+                compared.append(Compared(outcome=Outcome.DIFFERENT, failure=why))
                 continue
             got = running.result()
             if isinstance(got, Failed):
-                compared.append(_Compared(outcome=Outcome.REFERENCE_FAILED, failure=got.status))
+                compared.append(Compared(outcome=Outcome.REFERENCE_FAILED, failure=got.status))
                 continue
             differs = first_mismatch(got, ours)
             if differs is None:
-                compared.append(_Compared(outcome=Outcome.EQUAL))
+                compared.append(Compared(outcome=Outcome.EQUAL))
                 continue
             again = [waiting.submit(made.run, library, answer).result() for _ in range(_AGAIN)]
             if any(isinstance(x, Failed) or first_mismatch(got, x) is not None for x in again):
-                compared.append(_Compared(outcome=Outcome.NONDETERMINISTIC))
+                compared.append(Compared(outcome=Outcome.NONDETERMINISTIC))
                 continue
             located = {
                 "draw": draw.number, "family": draw.family.value, "row": int(made.window.rows[differs.index[0]]),
                 "column": int(made.window.columns[differs.index[1]]), "expected_bits": differs.expected_bits,
                 "got_bits": differs.got_bits, "count": differs.count, "size": differs.size,
             }  # fmt: skip
-            compared.append(_Compared(outcome=Outcome.DIFFERENT, located=located))
+            compared.append(Compared(outcome=Outcome.DIFFERENT, located=located))
     return compared
+
+
+def problem_of(item: KindItem) -> GemmProblem:
+    """The shape's problem."""
+    return draw_problem(item.scope, _SEED_OFFSET + item.seed, item.index)
+
+
+def operand_seed(item: KindItem) -> int:
+    """The seed of a shape's operands; shapes share none."""
+    words = np.random.SeedSequence([item.seed, *item.name.encode(), item.index]).generate_state(1)
+    return int(words[0])
+
+
+def kind_inputs(problem: GemmProblem, draw: Draw, seed: int) -> Inputs:
+    """What one draw's product takes beside its operands."""
+    return draw_inputs(problem, _beside(draw, seed))
+
+
+def _beside(draw: Draw, seed: int) -> Beside:
+    return Beside(seed=seed, number=draw.number, rival=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -151,9 +185,8 @@ class _Product:
         side = _SIDE
         while side > _LEAST_SIDE and side * side * problem.k > _WINDOW_PRODUCTS:
             side //= 2
-        beside = Beside(seed=seed, number=draw.number, rival=False)
         a, b = kind_operands(problem, draw, seed)
-        inputs, window = draw_inputs(problem, beside), choose_window(problem, beside, side)
+        inputs, window = kind_inputs(problem, draw, seed), choose_window(problem, _beside(draw, seed), side)
         return cls(problem=problem, a=a, b=b, inputs=inputs, window=window)
 
     def run(self, library: Library, answer: AlgoConfig) -> Any:
@@ -192,13 +225,21 @@ class KindOptions:
                 raise InvalidInputError(f"{name} must be at least {least} (got {getattr(self, name)})")
 
 
+#: What a worker does with one shape.
+Verify = Callable[[Library, KindItem], KindRecord | None]
+#: Names of the compiled kernels that one shape needs.
+Needs = Callable[[Library, KindItem], tuple[str, ...]]
+
+
 def run_kinds(
     workers: Workers, scopes: Mapping[str, Scope], options: KindOptions, folder: Path, identity: dict[str, Any],
-    report: Report,
+    report: Report, verify: Verify = verify_kind, needs: Needs | None = None,
 ) -> dict[str, tuple[KindRecord, ...]]:  # fmt: skip
     """Verify every shape of every kind that is not in ``folder`` yet; all records there, by kind, in their order.
 
-    ``scopes``: by the kind's name.  Kinds take turns, so that a session cut short has some of each.
+    ``scopes``: by the kind's name.  ``verify``: does one shape, with the workers' library.  Kinds take turns, so that a
+    session cut short has some of each; with ``needs``, shapes that need a kernel which no other one before them does
+    come first, so that processes do not compile the same one.
 
     Raises:
         CampaignError: ``folder`` holds another campaign, or a process lost its device; what was done is on disk.
@@ -213,7 +254,9 @@ def run_kinds(
         for n, s in scopes.items()
     ]
     left = [i for i in items if i.key not in done[i.name]]
-    for at, (item, record) in enumerate(workers.run(verify_kind, left), 1):
+    if needs is not None:
+        left = _compile_first(workers, left, needs, report)
+    for at, (item, record) in enumerate(workers.run(verify, left), 1):
         report("verify", at, len(left))
         if record is None:
             continue
@@ -224,6 +267,22 @@ def run_kinds(
                 f"device must stay usable; {record.key} is recorded, run again to go on (got {record.failure})"
             )
     return {n: tuple(done[n][i.key] for i in items if i.name == n and i.key in done[n]) for n in scopes}
+
+
+def _compile_first(workers: Workers, items: list[KindItem], needs: Needs, report: Report) -> list[KindItem]:
+    """``items`` in their order, but that of the first ones those with a kernel that none before them needs lead."""
+    looked, needed = items[:_LOOKED_AT], dict[str, tuple[str, ...]]()
+    for at, (item, names) in enumerate(workers.run(needs, looked), 1):
+        needed[item.key] = names
+        report("plan", at, len(looked))
+    seen: set[str] = set()
+    first: list[KindItem] = []
+    rest: list[KindItem] = []
+    for item in looked:
+        fresh = set(needed[item.key]) - seen
+        seen |= fresh
+        (first if fresh else rest).append(item)
+    return [*first, *rest, *items[_LOOKED_AT:]]
 
 
 def _types(scope: Scope) -> list[str]:
