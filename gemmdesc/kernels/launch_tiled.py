@@ -5,20 +5,32 @@ from __future__ import annotations
 import torch
 
 from gemmdesc.kernels.balanced import BalancedChoice
+from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.launch import enqueue, launch_chain, launch_here
+from gemmdesc.kernels.launch_kmajor import Scales, launch_kmajor
 from gemmdesc.kernels.launch_nest import fold_all, fold_tables
 from gemmdesc.kernels.tiled import Choice, TiledChoice
 
 
-def launch_choice(choice: Choice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    """Launch ``choice`` on the tensors it was made for; their device is already the current one."""
+def launch_choice(
+    choice: Choice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, scales: Scales | None = None
+) -> None:
+    """Launch ``choice`` on the tensors it was made for; their device is already the current one.
+
+    ``scales``: what the epilogue of a choice that has one multiplies by.
+
+    Raises:
+        InvalidInputError: the choice has an epilogue, and ``scales`` lacks what it takes.
+    """
     match choice:
         case TiledChoice(parts=parts):
             for part in parts:
                 rows, columns = slice(*part.rows), slice(*part.columns)
-                launch_choice(part.choice, a[rows], b[:, columns], out[rows, columns])
+                launch_choice(part.choice, a[rows], b[:, columns], out[rows, columns], scales=scales)
         case BalancedChoice():
             _launch_balanced(choice, a, b, out)
+        case KMajorChoice():
+            launch_kmajor(choice, a, b, out, scales)
         case _:
             launch_here(choice, a, b, out)
 

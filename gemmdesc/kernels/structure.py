@@ -9,8 +9,8 @@ class Structure(Enum):
     """The accumulation kernels.
 
     A merge follows all but the folded chain where there are slices to fold; a scalar nest is chains and their folds.
-    Balanced chains are runs of slices that chain kernels store, and their folds.  Regions are rectangles of the product
-    with kernels of their own.
+    Balanced chains are runs of slices that chain kernels store, and their folds.  K-major chains multiply 8-bit floats
+    and tfloat32.  Regions are rectangles of the product with kernels of their own.
     """
 
     CHAIN_TMA = "chain_tma"
@@ -19,6 +19,7 @@ class Structure(Enum):
     GROUPED_CHAIN = "grouped_chain"
     SCALAR_NEST = "scalar_nest"
     BALANCED_CHAINS = "balanced_chains"
+    KMAJOR_CHAIN = "kmajor_chain"
     REGIONS = "regions"
 
     @property

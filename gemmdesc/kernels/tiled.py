@@ -10,13 +10,14 @@ from gemmdesc.errors import Declined
 from gemmdesc.kernels.balanced import BalancedChoice, choose_balanced, is_balanced
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel
+from gemmdesc.kernels.kmajor import KMajorChoice, choose_kmajor, is_kmajor
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.regions import Region
 
 #: What computes one rectangle.
-WholeChoice = KernelChoice | NestChoice | BalancedChoice
+WholeChoice = KernelChoice | NestChoice | BalancedChoice | KMajorChoice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,8 @@ Choice = WholeChoice | TiledChoice
 
 def choose_whole(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> WholeChoice | Declined:
     """The kernel that computes ``desc`` for every element, bit for bit."""
+    if is_kmajor(desc):
+        return choose_kmajor(desc, meta, card)
     return choose_balanced(desc, meta, card) if is_balanced(desc) else choose_kernel(desc, meta, card)
 
 

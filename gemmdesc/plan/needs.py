@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET
+from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.tiled import Choice, TiledChoice
 from gemmdesc.kernels.variants import MERGE_BLOCK, Variant, balanced_variants, merge_variant, variants_of
+from gemmdesc.kernels.variants_kmajor import kmajor_variants
 
 
 def needed_variants(choice: Choice, meta: KernelMeta) -> frozenset[Variant]:
@@ -17,6 +19,8 @@ def needed_variants(choice: Choice, meta: KernelMeta) -> frozenset[Variant]:
             return frozenset().union(*(needed_variants(part.choice, part.meta) for part in parts))
         case BalancedChoice():
             return frozenset(balanced_variants(choice))
+        case KMajorChoice():
+            return frozenset(kmajor_variants(choice))
     needed = frozenset(variants_of(choice))
     if isinstance(choice, NestChoice):
         return needed
