@@ -1,4 +1,4 @@
-"""K-major kernels compiled for sm_90 without a GPU: the native instruction at every tile, and the additions of folds."""
+"""K-major kernels compiled for sm_90 without a GPU: native instructions at every tile, and the additions of folds."""
 
 from __future__ import annotations
 
