@@ -110,11 +110,17 @@ def draw(rng: np.random.Generator, dtype: DType, rows: int, columns: int, *, spe
     spread = {E4M3: 4, E5M2: 7, FP32: 30}[dtype]
     values = rng.standard_normal((rows, columns)) * np.exp2(rng.integers(-spread, spread + 1, (rows, columns)))
     bits = from_float32(values.astype(np.float32), dtype)
+    if dtype is FP32:
+        # Midway between two values of tfloat32, where the two roundings to nearest differ.
+        bits = np.where(rng.integers(0, 3, bits.shape) == 0, (bits & 0xFFFFE000) | 0x1000, bits).astype(np.uint32)
     if special:
         # NaN and infinity, zeros of both signs, subnormals, and the largest values.
         high = 1 << (8 * dtype.itemsize - 1)
         bits[0, columns // 2] = high - 1
         if rows > 3:
+            # Infinity; a NaN that cutting off its low bits makes infinity.
+            bits[rows - 1, 0] = {E4M3: 0, E5M2: 0xFC, FP32: 0xFF800000}[dtype]
+            bits[rows - 2, columns - 1] = {E4M3: 0xFF, E5M2: 0x7D, FP32: 0x7F800001}[dtype]
             bits[1] = high
             bits[2] = rng.integers(0, {E4M3: 8, E5M2: 4, FP32: 1 << 23}[dtype], columns)
             bits[3] = {E4M3: 0x7E, E5M2: 0x7B, FP32: 0x7F7FFFFF}[dtype] | (rng.integers(0, 2, columns) * high)
