@@ -25,10 +25,12 @@ from gemmdesc.bits import Bits, bits_dtype, first_mismatch
 from gemmdesc.descriptor import Accumulator, GEMMDesc, ResidueLast, ScalarStep, Start
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
+from gemmdesc.kernels.fma import FMA_CONFIGS, FmaChoice, choose_fma
 from gemmdesc.kernels.kmajor import KMajorChoice, choose_kmajor
 from gemmdesc.kernels.kmajor_blocks import TILES
 from gemmdesc.kernels.meta import KernelMeta
-from gemmdesc.kernels.tiled import choose_whole
+from gemmdesc.kernels.nest import choose_nest
+from gemmdesc.kernels.tiled import Choice, choose_whole
 from gemmdesc.plan.cards import card_arithmetic
 from gemmdesc.text import to_text
 from tests.kmajor_samples import E4M3, E5M2, FP32, Sample, contiguous, draw, float8, samples, tf32
@@ -112,16 +114,26 @@ def check(sample: Sample, seed: int, device: str, *, special: bool = True, tiles
     record: Record = {"outputs": expected.size, "wrong": 0 if wrong is None else wrong.count, "tiles": 0, "moved": 0}
     if wrong is not None:
         record["first"] = str(wrong)
-    if isinstance(choice, KMajorChoice) and tiles:
-        record["folded"], record["packed"] = choice.folded, choice.packings is not None
-        for tile in TILES:
-            other = choose_kmajor(desc, meta, CARD, tile)
-            if isinstance(other, Declined):
-                continue
+    record["structure"] = choice.structure.value
+    if tiles:
+        if isinstance(choice, KMajorChoice):
+            record["folded"], record["packed"] = choice.folded, choice.packings is not None
+        for other in others(choice, desc, meta):
             launch_choice(other, a, b, out, scales=scales)
             record["tiles"] += 1
             record["moved"] += first_mismatch(got, to_bits(out, desc.output_dtype)) is not None
     return record
+
+
+def others(choice: Choice, desc: GEMMDesc, meta: KernelMeta) -> Iterator[Choice]:
+    """The same product under every tile or config of its structure, and a tiled chain as a nest too."""
+    found: list[Choice | Declined | None] = []
+    if isinstance(choice, KMajorChoice):
+        found += [choose_kmajor(desc, meta, CARD, tile) for tile in TILES]
+    if isinstance(choice, FmaChoice):
+        found += [choose_fma(desc, meta, config) for config in FMA_CONFIGS]
+        found.append(choose_nest(desc, meta))
+    yield from (c for c in found if c is not None and not isinstance(c, Declined))
 
 
 def fixed(device: str) -> Iterator[tuple[str, Callable[[], Record]]]:

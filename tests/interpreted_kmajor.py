@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from gemmdesc.arithmetic.epilogue import EpilogueInputs
 from gemmdesc.arithmetic.kernels import fma_float32
 from gemmdesc.arithmetic.replay import fused_dot, replay
 from gemmdesc.bits import Bits, first_mismatch, from_float32, to_float32
+from gemmdesc.descriptor import Accumulator, ResidueLast, ScalarStep, Start
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.launch import TORCH_TYPES, matrix_meta
@@ -27,7 +29,7 @@ from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.tiled import choose_whole
 from gemmdesc.plan.cards import card_arithmetic
 from tests.interpreted_kernels import patch_interpreter
-from tests.kmajor_samples import FLOAT8_STEP, TF32_STEP, Sample, draw, samples
+from tests.kmajor_samples import FLOAT8_STEP, TF32_STEP, Sample, contiguous, draw, samples, tf32
 from tests.nest_samples import draw_nest
 
 TYPES = {
@@ -44,6 +46,12 @@ def _bits(handle: Any) -> Bits:
 
 
 def _dot(builder: Any, a: Any, b: Any, d: Any, precision: Any, imprecise: Any) -> Any:
+    if precision == interpreter._ir.INPUT_PRECISION.IEEE and a.dtype.scalar == tl.float32:
+        total = d
+        for k in range(a.data.shape[1]):
+            left, right = (interpreter.TensorHandle(x, tl.float32) for x in (a.data[:, k : k + 1], b.data[k : k + 1]))
+            total = _fma(builder, left, right, total)
+        return total
     narrow = a.dtype.scalar != tl.float32
     types = [TYPES[x.dtype.scalar] if narrow else DType.TFLOAT32 for x in (a, b)]
     if not narrow:
@@ -144,6 +152,13 @@ def main() -> None:
         desc = draw_nest(rng, DType.FLOAT32, k)
         layouts = "".join(rng.choice(["r", "c"], 3))
         check(Sample(name=f"nest-{seed}", desc=desc, m=m, n=n, k=k, layouts=layouts), seed, counts, bad)
+    for seed, (m, n, k) in enumerate([(40, 70, 37), (33, 16, 64), (70, 150, 5), (17, 17, 100)]):
+        cuts = ((), (contiguous(-(-k // 3), start=list(Start)[seed // 2]),))[seed % 2]
+        step = ScalarStep(fused=True, start=list(Start)[seed % 2])
+        desc = replace(tf32(k - seed, *cuts), a_cast=None, b_cast=None)
+        desc = replace(desc, accumulator=Accumulator(instruction_k=1, residue=ResidueLast(), step=step))
+        layouts = "".join(rng.choice(["r", "c"], 3))
+        check(Sample(name=f"fma-{seed}", desc=desc, m=m, n=n, k=k, layouts=layouts), seed, counts, bad)
     sys.stdout.write(json.dumps({"counts": counts, "bad": bad}) + "\n")
 
 

@@ -20,12 +20,14 @@ from gemmdesc.descriptor import (
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
+from gemmdesc.kernels.fma import FmaChoice
 from gemmdesc.kernels.kmajor import KMajorChoice, choose_kmajor
 from gemmdesc.kernels.kmajor_blocks import TILES
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.tiled import choose_whole
 from gemmdesc.kernels.variants import enumerate_variants
+from gemmdesc.kernels.variants_fma import fma_variants
 from gemmdesc.kernels.variants_kmajor import kmajor_variants
 from gemmdesc.plan.cards import card_arithmetic, realised
 from gemmdesc.schedule import make_schedule
@@ -198,4 +200,20 @@ def test_float32_nests_have_kernels() -> None:
     rng = np.random.default_rng(3)
     for _ in range(20):
         desc = draw_nest(rng, FP32, 100)
-        assert isinstance(choose_whole(desc, meta(desc, 40, 50, 100), CARD), NestChoice)
+        assert isinstance(choose_whole(desc, meta(desc, 40, 50, 100), CARD), NestChoice | FmaChoice)
+        assert isinstance(choose_whole(desc, meta(desc, 4, 50, 100), CARD), NestChoice)
+
+
+def test_tiled_chains_stay_inside_the_bound_and_leave_the_rest_to_nests() -> None:
+    bound, rng, tiled = enumerate_variants(SHARED), np.random.default_rng(5), 0
+    for _ in range(200):
+        desc = draw_nest(rng, FP32, 100)
+        m, n = (int(rng.choice([1, 15, 16, 300, 70000])) for _ in range(2))
+        choice = choose_whole(desc, meta(desc, m, n, 100, "".join(rng.choice(["r", "c"], 3))), CARD)
+        if isinstance(choice, FmaChoice):
+            assert set(fma_variants(choice)) <= bound
+            assert min(m, n) >= 16
+            assert len(desc.cuts) <= 1
+            assert len(make_schedule(desc, 100).leaf_offsets) - 1 == choice.count
+            tiled += 1
+    assert tiled >= 3

@@ -27,5 +27,5 @@ def test_float8_tf32_and_float32_nests_give_the_replays_bytes() -> None:
     assert result["bad"] == []
     wanted = {"kmajor_chain 0", "kmajor_chain 0 slices", "kmajor_chain 1", "kmajor_chain 1 slices",
               "kmajor_chain 0 packed", "kmajor_chain 0 packed slices", "kmajor_chain 1 packed",
-              "kmajor_chain 1 packed slices", "kmajor_chain 2 packed", "scalar_nest"}  # fmt: skip
+              "kmajor_chain 1 packed slices", "kmajor_chain 2 packed", "scalar_nest", "fma_chain"}  # fmt: skip
     assert wanted <= set(result["counts"]), result["counts"]

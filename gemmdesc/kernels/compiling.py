@@ -13,6 +13,7 @@ from triton.compiler import ASTSource
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.kernels.chain import chain_pointer_kernel, chain_tma_kernel
+from gemmdesc.kernels.fma_chain import fma_chain_kernel
 from gemmdesc.kernels.folded_chain import folded_chain_kernel
 from gemmdesc.kernels.grouped_chain import grouped_chain_kernel
 from gemmdesc.kernels.kmajor_chain import kmajor_chain_kernel, kmajor_pack_kernel, scaled_merge_kernel
@@ -31,6 +32,7 @@ KERNELS: Mapping[str, Any] = {
     "repack": repack_kernel,
     "scalar_leaves": scalar_leaves_kernel,
     "fold_level": fold_level_kernel,
+    "fma_chain": fma_chain_kernel,
     "kmajor_chain": kmajor_chain_kernel,
     "kmajor_pack": kmajor_pack_kernel,
     "scaled_merge": scaled_merge_kernel,

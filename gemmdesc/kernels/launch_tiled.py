@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 
 from gemmdesc.kernels.balanced import BalancedChoice
+from gemmdesc.kernels.fma import FmaChoice
 from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.launch import enqueue, launch_chain, launch_here
+from gemmdesc.kernels.launch_fma import launch_fma
 from gemmdesc.kernels.launch_kmajor import Scales, launch_kmajor
 from gemmdesc.kernels.launch_nest import fold_all, fold_tables
 from gemmdesc.kernels.tiled import Choice, TiledChoice
@@ -31,6 +33,8 @@ def launch_choice(
             _launch_balanced(choice, a, b, out)
         case KMajorChoice():
             launch_kmajor(choice, a, b, out, scales)
+        case FmaChoice():
+            launch_fma(choice, a, b, out)
         case _:
             launch_here(choice, a, b, out)
 

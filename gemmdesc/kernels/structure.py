@@ -10,7 +10,7 @@ class Structure(Enum):
 
     A merge follows all but the folded chain where there are slices to fold; a scalar nest is chains and their folds.
     Balanced chains are runs of slices that chain kernels store, and their folds.  K-major chains multiply 8-bit floats
-    and tfloat32.  Regions are rectangles of the product with kernels of their own.
+    and tfloat32, fma chains float32 on CUDA cores.  Regions are rectangles of the product with kernels of their own.
     """
 
     CHAIN_TMA = "chain_tma"
@@ -20,6 +20,7 @@ class Structure(Enum):
     SCALAR_NEST = "scalar_nest"
     BALANCED_CHAINS = "balanced_chains"
     KMAJOR_CHAIN = "kmajor_chain"
+    FMA_CHAIN = "fma_chain"
     REGIONS = "regions"
 
     @property

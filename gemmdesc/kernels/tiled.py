@@ -10,6 +10,7 @@ from gemmdesc.errors import Declined
 from gemmdesc.kernels.balanced import BalancedChoice, choose_balanced, is_balanced
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel
+from gemmdesc.kernels.fma import FmaChoice, choose_fma
 from gemmdesc.kernels.kmajor import KMajorChoice, choose_kmajor, is_kmajor
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.nest import NestChoice
@@ -17,7 +18,7 @@ from gemmdesc.kernels.structure import Structure
 from gemmdesc.regions import Region
 
 #: What computes one rectangle.
-WholeChoice = KernelChoice | NestChoice | BalancedChoice | KMajorChoice
+WholeChoice = KernelChoice | NestChoice | BalancedChoice | KMajorChoice | FmaChoice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,9 @@ def choose_whole(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> Whol
     """The kernel that computes ``desc`` for every element, bit for bit."""
     if is_kmajor(desc):
         return choose_kmajor(desc, meta, card)
+    tiled = choose_fma(desc, meta)
+    if tiled is not None:
+        return tiled
     return choose_balanced(desc, meta, card) if is_balanced(desc) else choose_kernel(desc, meta, card)
 
 

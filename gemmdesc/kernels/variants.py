@@ -20,6 +20,7 @@ from gemmdesc.kernels.slices import OPERAND_DTYPES, STEP_SIZES, Merge, output_dt
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variant import Constant
 from gemmdesc.kernels.variant import Variant as Variant
+from gemmdesc.kernels.variants_fma import enumerate_fma_variants
 from gemmdesc.kernels.variants_kmajor import enumerate_kmajor_variants
 
 _MERGE = "merge"
@@ -198,6 +199,7 @@ def enumerate_variants(shared_bytes: int) -> frozenset[Variant]:
         *_merge_variants(),
         *_nest_variants(),
         *enumerate_kmajor_variants(shared_bytes),
+        *enumerate_fma_variants(),
     )
     return frozenset(parts)
 

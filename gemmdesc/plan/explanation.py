@@ -9,6 +9,7 @@ from typing import Any
 
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.balanced import BalancedChoice
+from gemmdesc.kernels.fma import FmaChoice
 from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.tiled import Choice, TiledChoice
@@ -129,13 +130,15 @@ def _kernel(kernel: Choice) -> str:
     parts = [f"{kernel.structure.value}, tiles {c.block_m}x{c.block_n}x{c.block_k}"]
     if isinstance(kernel, KMajorChoice):
         slices, packed = kernel.blocks.slices, kernel.packings is not None
+    elif isinstance(kernel, FmaChoice):
+        slices, packed = kernel.count, False
     else:
         slices, packed = kernel.slices.count, kernel.packing is not None
     if slices > 1:
         parts.append(f"{slices} slices")
     if packed:
         parts.append("operands repacked")
-    if kernel.swapped:
+    if not isinstance(kernel, FmaChoice) and kernel.swapped:
         parts.append("transposed product")
     return ", ".join(parts)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET
+from gemmdesc.kernels.fma import FmaChoice
 from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.tiled import Choice, TiledChoice
 from gemmdesc.kernels.variants import MERGE_BLOCK, Variant, balanced_variants, merge_variant, variants_of
+from gemmdesc.kernels.variants_fma import fma_variants
 from gemmdesc.kernels.variants_kmajor import kmajor_variants
 
 
@@ -21,6 +23,8 @@ def needed_variants(choice: Choice, meta: KernelMeta) -> frozenset[Variant]:
             return frozenset(balanced_variants(choice))
         case KMajorChoice():
             return frozenset(kmajor_variants(choice))
+        case FmaChoice():
+            return frozenset(fma_variants(choice))
     needed = frozenset(variants_of(choice))
     if isinstance(choice, NestChoice):
         return needed
