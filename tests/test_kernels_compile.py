@@ -111,7 +111,7 @@ FLOAT_ARITHMETIC = re.compile(r"\b(fma|mul|add|sub)(?:\.rn)?(?:\.ftz)?\.f32\b")
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32])
 def test_a_scalar_chain_is_what_its_step_says(fused: bool, dtype: DType) -> None:
     """One rounding for each product, or two: never a contraction that the step does not name, and nothing flushed."""
     chains = [v for v in enumerate_variants(SHARED) if v.kernel == "scalar_leaves" and v.loaded is dtype]

@@ -121,7 +121,7 @@ def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:
             return POINTER_CONFIGS
         case Structure.GROUPED_CHAIN:
             return GROUPED_CONFIGS
-        case Structure.SCALAR_NEST | Structure.BALANCED_CHAINS | Structure.REGIONS | Structure.FINISHED:
+        case _:
             return ()
 
 

@@ -14,8 +14,10 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.kernels.chain import chain_pointer_kernel, chain_tma_kernel
 from gemmdesc.kernels.finish import finish_kernel
+from gemmdesc.kernels.fma_chain import fma_chain_kernel
 from gemmdesc.kernels.folded_chain import folded_chain_kernel
 from gemmdesc.kernels.grouped_chain import grouped_chain_kernel
+from gemmdesc.kernels.kmajor_chain import kmajor_chain_kernel, kmajor_pack_kernel, scaled_merge_kernel
 from gemmdesc.kernels.merge import merge_kernel
 from gemmdesc.kernels.repack import repack_kernel
 from gemmdesc.kernels.scalar_nest import fold_level_kernel, scalar_leaves_kernel
@@ -32,12 +34,21 @@ KERNELS: Mapping[str, Any] = {
     "scalar_leaves": scalar_leaves_kernel,
     "fold_level": fold_level_kernel,
     "finish": finish_kernel,
+    "fma_chain": fma_chain_kernel,
+    "kmajor_chain": kmajor_chain_kernel,
+    "kmajor_pack": kmajor_pack_kernel,
+    "scaled_merge": scaled_merge_kernel,
 }
 #: Pointers to buffers of our own, whose alignment the compiler may rely on.
 ALIGNED = ("packed_ptr",)
 #: What lies behind pointers that are neither operands nor outputs.
-_SCRATCH = {"sums_ptr": "*fp32", "order_ptr": "*i32", "offsets_ptr": "*i32"}
-_POINTERS = {DType.FLOAT16: "*fp16", DType.BFLOAT16: "*bf16", DType.FLOAT32: "*fp32"}
+_SCRATCH = {
+    "sums_ptr": "*fp32", "order_ptr": "*i32", "offsets_ptr": "*i32", "scale_ptr": "*fp32", "output_scale_ptr": "*fp32",
+}  # fmt: skip
+_POINTERS = {
+    DType.FLOAT16: "*fp16", DType.BFLOAT16: "*bf16", DType.FLOAT32: "*fp32", DType.FLOAT8_E4M3FN: "*fp8e4nv",
+    DType.FLOAT8_E5M2: "*fp8e5",
+}  # fmt: skip
 _TYPES = {DType.FLOAT16: tl.float16, DType.BFLOAT16: tl.bfloat16, DType.FLOAT32: tl.float32}
 
 
@@ -64,8 +75,8 @@ def compile_variant(variant: Variant, *, capability: int) -> Any:
         raise InvalidInputError(f"variant.kernel must be one of {', '.join(KERNELS)} (got {variant.kernel})")
     kernel = KERNELS[variant.kernel]
     constants = constants_of(variant)
-    descriptors = _descriptors(variant, constants) if "A_ROWS" in constants else {}
-    if descriptors and not constants["STORE_BY_DESCRIPTOR"]:
+    descriptors = _descriptors(variant, constants)
+    if "out_desc" in descriptors and not constants["STORE_BY_DESCRIPTOR"]:
         constants["out_desc"] = None
     signature: dict[str, str] = {}
     attributes = {}
@@ -91,10 +102,16 @@ def compile_variant(variant: Variant, *, capability: int) -> Any:
 
 
 def _descriptors(variant: Variant, constants: Mapping[str, Any]) -> dict[str, str]:
+    """The signature of every tensor descriptor that the variant's kernel takes."""
+    kmajor = variant.kernel == "kmajor_chain"
+    if not kmajor and "A_ROWS" not in constants:
+        return {}
     m, n, k = constants["BLOCK_M"], constants["BLOCK_N"], constants["BLOCK_K"]
-    a = (m, k) if constants["A_ROWS"] else (k, m)
-    b = (k, n) if constants["B_ROWS"] else (n, k)
-    boxes = {"a_desc": (variant.loaded, a), "b_desc": (variant.loaded, b), "out_desc": (variant.stored, (m, n))}
+    a = (m, k) if kmajor or constants["A_ROWS"] else (k, m)
+    b = (k, n) if not kmajor and constants["B_ROWS"] else (n, k)
+    boxes = {"a_desc": (variant.loaded, a), "b_desc": (variant.loaded_b or variant.loaded, b)}
+    if not kmajor:
+        boxes["out_desc"] = (variant.stored, (m, n))
     return {
         name: f"tensordesc<{_POINTERS[dtype].lstrip('*')}[{box[0]}, {box[1]}]>" for name, (dtype, box) in boxes.items()
     }

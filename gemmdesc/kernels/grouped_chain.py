@@ -26,16 +26,19 @@ def count_steps(length, k_loop_step, INSTRUCTION_K: tl.constexpr):
 
 
 @triton.jit
-def lane_k(first_step, length, k_loop_step, lead_steps, BLOCK_K: tl.constexpr, INSTRUCTION_K: tl.constexpr):
+def lane_k(
+    first_step, length, k_loop_step, lead_steps, BLOCK_K: tl.constexpr, INSTRUCTION_K: tl.constexpr,
+    STEP_LANES: tl.constexpr = LANES,
+):  # fmt: skip
     """The k of each of BLOCK_K lanes and whether the lane is real; steps below 0 are padding."""
     lane = tl.arange(0, BLOCK_K)
-    step = first_step + lane // LANES
-    within = lane % LANES
+    step = first_step + lane // STEP_LANES
+    within = lane % STEP_LANES
     lead = length % k_loop_step
     leading = step < lead_steps
     k = step * INSTRUCTION_K + within + tl.where(leading, 0, lead - lead_steps * INSTRUCTION_K)
     real = (step >= 0) & (within < INSTRUCTION_K) & (k < tl.where(leading, lead, length))
-    return tl.max_contiguous(k, LANES), real
+    return tl.max_contiguous(k, STEP_LANES), real
 
 
 @triton.jit(do_not_specialize=RUN_TIME)

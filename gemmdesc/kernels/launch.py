@@ -34,6 +34,8 @@ TORCH_TYPES: Mapping[torch.dtype, DType] = {
     torch.float16: DType.FLOAT16,
     torch.bfloat16: DType.BFLOAT16,
     torch.float32: DType.FLOAT32,
+    torch.float8_e4m3fn: DType.FLOAT8_E4M3FN,
+    torch.float8_e5m2: DType.FLOAT8_E5M2,
 }
 
 
@@ -44,7 +46,7 @@ def matrix_meta(tensor: torch.Tensor) -> MatrixMeta:
         InvalidInputError: the type is none that the kernels know.
     """
     if tensor.dtype not in TORCH_TYPES:
-        raise InvalidInputError(f"tensor must be float16, bfloat16 or float32 (got {tensor.dtype})")
+        raise InvalidInputError(f"tensor must be float16, bfloat16, float32 or an 8-bit float (got {tensor.dtype})")
     address = tensor.data_ptr()
     return MatrixMeta(
         dtype=TORCH_TYPES[tensor.dtype],
@@ -169,7 +171,7 @@ def _pack(
     return packed
 
 
-def _descriptor(tensor: torch.Tensor, layout: Layout, rows: int, columns: int) -> TensorDescriptor:
+def tensor_descriptor(tensor: torch.Tensor, layout: Layout, rows: int, columns: int) -> TensorDescriptor:
     """A descriptor over the stored orientation, with boxes of rows x columns of ``tensor``."""
     stored, box = (tensor, [rows, columns]) if layout is Layout.ROWS else (tensor.T, [columns, rows])
     lines, length = stored.shape
@@ -182,11 +184,11 @@ def _launch_tma(
     choice: KernelChoice, a: torch.Tensor, b: torch.Tensor, target: torch.Tensor, span: int, slice_stride: int
 ) -> None:
     config, count = choice.config, choice.slices.count
-    a_desc = _descriptor(a, choice.a_layout, config.block_m, config.block_k)
-    b_desc = _descriptor(b, choice.b_layout, config.block_k, config.block_n)
+    a_desc = tensor_descriptor(a, choice.a_layout, config.block_m, config.block_k)
+    b_desc = tensor_descriptor(b, choice.b_layout, config.block_k, config.block_n)
     out_desc = None
     if choice.store_by_descriptor:
-        out_desc = _descriptor(target, Layout.ROWS, config.block_m, config.block_n)
+        out_desc = tensor_descriptor(target, Layout.ROWS, config.block_m, config.block_n)
     common = (a_desc, b_desc, out_desc, target, *target.shape, count, span, -(-span // config.block_k))
     variant = chain_variant(choice)
     if choice.structure is Structure.FOLDED_CHAIN:

@@ -8,9 +8,11 @@ from gemmdesc.descriptor import Cut, GEMMDesc, ScalarStep, Start
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.meta import KernelMeta, Layout
-from gemmdesc.kernels.slices import Merge, declined, misfit
+from gemmdesc.kernels.slices import OPERAND_DTYPES, Merge, declined, misfit
 from gemmdesc.kernels.structure import Structure
 
+#: Types of operands that CUDA-core chains multiply.
+NEST_DTYPES = (*OPERAND_DTYPES, DType.FLOAT32)
 #: Elements of float32 that the sums of one launch may take, unless a single block of outputs takes more.
 MOST_SUMS = 1 << 28
 
@@ -62,7 +64,7 @@ class NestChoice:
 
 def choose_nest(desc: GEMMDesc, meta: KernelMeta, config: NestConfig | None = None) -> NestChoice | Declined:
     """The kernels that compute ``desc``, a nest of cuts over CUDA-core chains, bit for bit."""
-    trouble = misfit(desc, meta)
+    trouble = misfit(desc, meta, NEST_DTYPES)
     if trouble is not None:
         return trouble
     step = desc.accumulator.step

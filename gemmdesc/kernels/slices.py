@@ -55,15 +55,17 @@ class Slices:
 
 def output_dtypes(operand_dtype: DType) -> tuple[DType, ...]:
     """The types that a product of ``operand_dtype`` may be stored as."""
-    return operand_dtype, DType.FLOAT32
+    return tuple(dict.fromkeys((operand_dtype, DType.FLOAT32)))
 
 
 def declined(reason: str) -> Declined:
     return Declined(code="kernel", reason=reason)
 
 
-def misfit(desc: GEMMDesc, meta: KernelMeta) -> Declined | None:
-    """What any kernel declines: types that are not the descriptor's or not known, and an epilogue."""
+def misfit(
+    desc: GEMMDesc, meta: KernelMeta, operand_dtypes: tuple[DType, ...] = OPERAND_DTYPES
+) -> Declined | None:
+    """What any kernel of ``operand_dtypes`` declines: types not the descriptor's or not known, and an epilogue."""
     for name, got, want in (
         ("a", meta.a.dtype, desc.a_dtype),
         ("b", meta.b.dtype, desc.b_dtype),
@@ -71,10 +73,9 @@ def misfit(desc: GEMMDesc, meta: KernelMeta) -> Declined | None:
     ):
         if got is not want:
             return declined(f"{name} must have the descriptor's type {want.value} (got {got.value})")
-    if desc.a_dtype is not desc.b_dtype or desc.a_dtype not in OPERAND_DTYPES:
-        return declined(
-            f"operands must be float16 or bfloat16 alike (got {desc.a_dtype.value} and {desc.b_dtype.value})"
-        )
+    if desc.a_dtype is not desc.b_dtype or desc.a_dtype not in operand_dtypes:
+        known = " or ".join(d.value for d in operand_dtypes)
+        return declined(f"operands must be {known} alike (got {desc.a_dtype.value} and {desc.b_dtype.value})")
     if desc.output_dtype not in output_dtypes(desc.a_dtype):
         return declined(f"the output must be of the operands' type or float32 (got {desc.output_dtype.value})")
     if desc.a_cast is not None or desc.b_cast is not None:

@@ -9,9 +9,9 @@ class Structure(Enum):
     """The accumulation kernels.
 
     A merge follows all but the folded chain where there are slices to fold; a scalar nest is chains and their folds.
-    Balanced chains are runs of slices that chain kernels store, and their folds.  Regions are rectangles of the product
-    with kernels of their own.  Finished ones are sums in scratch, and one kernel that folds them and does what opens or
-    follows the sum.
+    Balanced chains are runs of slices that chain kernels store, and their folds.  K-major chains multiply 8-bit floats
+    and tfloat32, fma chains float32 on CUDA cores.  Regions are rectangles of the product with kernels of their own.
+    Finished ones are sums in scratch, and one kernel that folds them and does what opens or follows the sum.
     """
 
     CHAIN_TMA = "chain_tma"
@@ -20,6 +20,8 @@ class Structure(Enum):
     GROUPED_CHAIN = "grouped_chain"
     SCALAR_NEST = "scalar_nest"
     BALANCED_CHAINS = "balanced_chains"
+    KMAJOR_CHAIN = "kmajor_chain"
+    FMA_CHAIN = "fma_chain"
     REGIONS = "regions"
     FINISHED = "finished"
 

@@ -11,13 +11,15 @@ from gemmdesc.kernels.balanced import BalancedChoice, choose_balanced, is_balanc
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel
 from gemmdesc.kernels.finished import FinishedChoice, choose_finished, needs_finish
+from gemmdesc.kernels.fma import FmaChoice, choose_fma
+from gemmdesc.kernels.kmajor import KMajorChoice, choose_kmajor, is_kmajor
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.regions import Region
 
 #: What computes one rectangle.
-WholeChoice = KernelChoice | NestChoice | BalancedChoice | FinishedChoice
+WholeChoice = KernelChoice | NestChoice | BalancedChoice | FinishedChoice | KMajorChoice | FmaChoice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +48,13 @@ Choice = WholeChoice | TiledChoice
 
 def choose_whole(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> WholeChoice | Declined:
     """The kernel that computes ``desc`` for every element, bit for bit."""
+    if is_kmajor(desc):
+        return choose_kmajor(desc, meta, card)
     if needs_finish(desc):
         return choose_finished(desc, meta, card)
+    tiled = choose_fma(desc, meta)
+    if tiled is not None:
+        return tiled
     return choose_balanced(desc, meta, card) if is_balanced(desc) else choose_kernel(desc, meta, card)
 
 

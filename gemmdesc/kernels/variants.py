@@ -1,4 +1,4 @@
-"""The compiled kernels that can exist: one :class:`Variant` each, and all of them.
+"""The compiled kernels that can exist, one :class:`Variant` each.
 
 The launcher takes a kernel's constants from here, so what it compiles is in :func:`enumerate_variants` unless a caller
 overrides the config.  Pure; ``compiling`` counts and compiles them.
@@ -7,7 +7,6 @@ overrides the config.  Pure; ``compiling`` counts and compiles them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 
 from gemmdesc.descriptor import Start
@@ -17,11 +16,14 @@ from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, configs_of,
 from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.finished import FinishedChoice
 from gemmdesc.kernels.meta import Layout
-from gemmdesc.kernels.nest import NEST_CONFIGS, NestChoice, NestConfig
+from gemmdesc.kernels.nest import NEST_CONFIGS, NEST_DTYPES, NestChoice, NestConfig
 from gemmdesc.kernels.slices import OPERAND_DTYPES, STEP_SIZES, Merge, output_dtypes
 from gemmdesc.kernels.structure import Structure
+from gemmdesc.kernels.variant import Constant
+from gemmdesc.kernels.variant import Variant as Variant
+from gemmdesc.kernels.variants_fma import enumerate_fma_variants
+from gemmdesc.kernels.variants_kmajor import enumerate_kmajor_variants
 
-Constant = bool | int | str
 _MERGE = "merge"
 #: Elements that one program of the merge folds.
 MERGE_BLOCK = 512
@@ -40,23 +42,6 @@ _POINTER_LAYOUTS = (
     *product((Layout.ROWS, Layout.COLUMNS), (Layout.ROWS, Layout.COLUMNS)),
     (Layout.ANY, Layout.ANY),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variant:
-    """One compiled kernel: pointer types and ``constants`` fix it.  A constant that names a type is its DType spelling.
-
-    ``loaded`` is the type behind its input pointers or descriptors, ``stored`` that behind its output.  ``fp_fusion``:
-    whether the compiler may contract a multiplication and an addition.
-    """
-
-    kernel: str
-    loaded: DType
-    stored: DType
-    constants: tuple[tuple[str, Constant], ...]
-    num_warps: int
-    num_stages: int
-    fp_fusion: bool = True
 
 
 def chain_variant(choice: KernelChoice) -> Variant:
@@ -246,6 +231,8 @@ def enumerate_variants(shared_bytes: int) -> frozenset[Variant]:
         *_merge_variants(),
         *_nest_variants(),
         *_finish_variants(),
+        *enumerate_kmajor_variants(shared_bytes),
+        *enumerate_fma_variants(),
     )
     return frozenset(parts)
 
@@ -301,7 +288,7 @@ def _merge_variants() -> Iterator[Variant]:
 
 
 def _nest_variants() -> Iterator[Variant]:
-    for config, loaded, fused, wide in product(NEST_CONFIGS, OPERAND_DTYPES, (True, False), (False, True)):
+    for config, loaded, fused, wide in product(NEST_CONFIGS, NEST_DTYPES, (True, False), (False, True)):
         yield _leaves_variant(config, loaded, fused, wide)
     for merge, stored in product(_merges(), _FLOATS):
         yield fold_variant(merge, stored)

@@ -9,7 +9,7 @@ from importlib import resources
 from gemmdesc.arithmetic.models import AccumulatorModel, load_models
 from gemmdesc.descriptor import FusedDot, GEMMDesc
 from gemmdesc.dtypes import DType
-from gemmdesc.kernels.card import CardArithmetic, MatrixStep
+from gemmdesc.kernels.card import CardArithmetic, MatrixStep, multiplied_dtypes
 from gemmdesc.normal_form import zero_exponent_shows
 
 
@@ -20,22 +20,23 @@ def architecture_of(sm: str) -> str | None:
 
 
 def card_arithmetic(sm: str) -> CardArithmetic:
-    """The matrix steps with a float32 accumulator on a card of ``sm``, one per operand type.
+    """The matrix steps with a float32 accumulator on a card of ``sm``, one per pair of operand types.
 
-    A type whose instructions disagree on that architecture has no entry, since the compiler picks among them; a card
+    A pair whose instructions disagree on that architecture has no entry, since the compiler picks among them; a card
     whose architecture is not known has none at all.
     """
     architecture = architecture_of(sm)
     models = [m for m in load_models() if m.architecture == architecture and _usable(m)]
-    by_type: dict[DType, set[MatrixStep]] = {}
+    by_types: dict[tuple[DType, DType], set[MatrixStep]] = {}
     for model in models:
-        step = MatrixStep(operand_dtype=model.a_dtype, lanes=model.terms_per_step, step=model.step)
-        by_type.setdefault(model.a_dtype, set()).add(step)
-    return CardArithmetic(steps=tuple(next(iter(steps)) for steps in by_type.values() if len(steps) == 1))
+        other = None if model.b_dtype is model.a_dtype else model.b_dtype
+        step = MatrixStep(operand_dtype=model.a_dtype, lanes=model.terms_per_step, step=model.step, b_dtype=other)
+        by_types.setdefault((model.a_dtype, model.b_dtype), set()).add(step)
+    return CardArithmetic(steps=tuple(next(iter(steps)) for steps in by_types.values() if len(steps) == 1))
 
 
 def _usable(model: AccumulatorModel) -> bool:
-    return model.a_dtype is model.b_dtype and model.accumulator_dtype is DType.FLOAT32
+    return model.accumulator_dtype is DType.FLOAT32
 
 
 def realised(desc: GEMMDesc, card: CardArithmetic) -> GEMMDesc:
@@ -43,9 +44,10 @@ def realised(desc: GEMMDesc, card: CardArithmetic) -> GEMMDesc:
 
     Everything else is left as it is, so that the kernel chooser declines what differs.
     """
-    step, own = desc.accumulator.step, card.step_for(desc.a_dtype)
+    types = multiplied_dtypes(desc)
+    step, own = desc.accumulator.step, card.step_for(*types)
     if own is None or not isinstance(step, FusedDot) or replace(step, zero_exponent=own.step.zero_exponent) != own.step:
         return desc
-    if any(zero_exponent_shows(s, desc.a_dtype, desc.b_dtype) for s in (step, own.step)):
+    if any(zero_exponent_shows(s, *types) for s in (step, own.step)):
         return desc
     return replace(desc, accumulator=replace(desc.accumulator, step=own.step))

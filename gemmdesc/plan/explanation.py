@@ -10,6 +10,8 @@ from typing import Any
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.finished import FinishedChoice
+from gemmdesc.kernels.fma import FmaChoice
+from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.tiled import Choice, TiledChoice
 from gemmdesc.plain import to_plain
@@ -131,11 +133,17 @@ def _kernel(kernel: Choice) -> str:
         return f"{kernel.structure.value}: sums by {_kernel(kernel.sums)}; their last fold and {done} steps{turned}"
     c = kernel.config
     parts = [f"{kernel.structure.value}, tiles {c.block_m}x{c.block_n}x{c.block_k}"]
-    if kernel.slices.count > 1:
-        parts.append(f"{kernel.slices.count} slices")
-    if kernel.packing is not None:
+    if isinstance(kernel, KMajorChoice):
+        slices, packed = kernel.blocks.slices, kernel.packings is not None
+    elif isinstance(kernel, FmaChoice):
+        slices, packed = kernel.count, False
+    else:
+        slices, packed = kernel.slices.count, kernel.packing is not None
+    if slices > 1:
+        parts.append(f"{slices} slices")
+    if packed:
         parts.append("operands repacked")
-    if kernel.swapped:
+    if not isinstance(kernel, FmaChoice) and kernel.swapped:
         parts.append("transposed product")
     return ", ".join(parts)
 

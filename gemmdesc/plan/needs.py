@@ -5,6 +5,8 @@ from __future__ import annotations
 from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET
 from gemmdesc.kernels.finished import FinishedChoice
+from gemmdesc.kernels.fma import FmaChoice
+from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.tiled import Choice, TiledChoice
@@ -17,6 +19,8 @@ from gemmdesc.kernels.variants import (
     merge_variant,
     variants_of,
 )
+from gemmdesc.kernels.variants_fma import fma_variants
+from gemmdesc.kernels.variants_kmajor import kmajor_variants
 
 
 def needed_variants(choice: Choice, meta: KernelMeta) -> frozenset[Variant]:
@@ -30,6 +34,10 @@ def needed_variants(choice: Choice, meta: KernelMeta) -> frozenset[Variant]:
             # C lies as the output does, and a bias does not reach as far.
             far = finish_is_wide(meta.m * meta.n, meta.out.last_offset(meta.m, meta.n))
             return frozenset(finished_variants(choice, wide_offsets=far))
+        case KMajorChoice():
+            return frozenset(kmajor_variants(choice))
+        case FmaChoice():
+            return frozenset(fma_variants(choice))
     needed = frozenset(variants_of(choice))
     if isinstance(choice, NestChoice):
         return needed
