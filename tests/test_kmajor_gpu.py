@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("seed_sample", enumerate(samples(4)), ids=lambda s: s[1].name)
+@pytest.mark.parametrize("seed_sample", list(enumerate(samples(4))), ids=lambda s: s[1].name)
 def test_bytes_equal_the_replays_under_every_tile(seed_sample: tuple[int, Sample]) -> None:
     record = check_kmajor.check(seed_sample[1], seed_sample[0], "cuda")
     assert record.get("wrong") == 0, record
