@@ -20,11 +20,12 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, GemmdescError, InvalidInputError
 from gemmdesc.expressions import Const, Var
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
-from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.plan import (
     CaptureError,
+    Decision,
     Explanation,
     MmCall,
     Plan,
@@ -43,10 +44,22 @@ from gemmdesc.plan import (
     realised,
     zero_exponent_shows,
 )
-from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, KernelNode, Launch, LibraryId, LibraryVersion, Refused
-from gemmdesc.profiles import Level, Profile, RuleOutcome, index_profile
+from gemmdesc.problem import (
+    AlgoConfig,
+    DeviceId,
+    GemmProblem,
+    KernelNode,
+    Launch,
+    LibraryId,
+    LibraryVersion,
+    Refused,
+    Transpose,
+    dense_problem,
+)
+from gemmdesc.profiles import Level, Profile, RuleOutcome, family_of, index_profile
 from gemmdesc.routes import TensorMeta, route_mm
 from gemmdesc.rule import Rule, make_rule, parse_rule
+from tests.kmajor_samples import E4M3, float8
 from tests.profile_samples import (
     DECLINE,
     DEVICE,
@@ -652,3 +665,28 @@ def test_device_and_library_are_the_first_librarys() -> None:
     assert isinstance(planner.device, DeviceId)
     assert isinstance(planner.library, LibraryId)
     assert (planner.device, planner.library, planner.device_index) == (DEVICE, LIBRARY, 0)
+
+
+@pytest.mark.parametrize("scales", [0, 1])
+def test_a_plan_that_cannot_be_run_is_none(scales: int) -> None:
+    """Kernels multiply 8-bit operands by their scales; what runs a plan has no way to give them yet."""
+    problem = dense_problem(128, 256, 512, E4M3, d_dtype=DType.FLOAT32, transa=Transpose.T)
+    rule = make_rule(float8(512, output=DType.FLOAT32, scales=scales), {})
+    row = sample_row(RuleOutcome(rule=rule), answer=sample_answer())
+    row = replace(row, key=replace(row.key, family=family_of(problem)))
+    sides = {
+        "a": MatrixMeta(dtype=E4M3, row_stride=512, column_stride=1, alignment=256),
+        "b": MatrixMeta(dtype=E4M3, row_stride=1, column_stride=512, alignment=256),
+        "out": MatrixMeta(dtype=DType.FLOAT32, row_stride=1, column_stride=128, alignment=256),
+    }
+    meta = KernelMeta(m=128, n=256, k=512, **sides, sm_count=132, shared_bytes=SHARED)
+    made = decide(
+        problem, sample_answer(), None, index=index_profile(sample_profile(row)), card=card_arithmetic("sm_90"),
+        meta=meta, transposed=False,
+    )  # fmt: skip
+    if scales:
+        assert isinstance(made, Declined)
+        assert made.code == "kernel"
+        assert "scales" in made.reason
+    else:
+        assert isinstance(made, Decision)

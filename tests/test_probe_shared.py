@@ -30,10 +30,21 @@ from gemmdesc.probe.launch_shares import shares_of
 from gemmdesc.probe.records import outcome_from_plain, outcome_to_plain
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.shared import SharedReading, infer_shared, part_tree
-from gemmdesc.probe.sharing import Sizes
+from gemmdesc.probe.sharing import Sizes, made_examples
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.solve_shared import solve_shared
-from gemmdesc.problem import AlgoConfig, GemmProblem, KernelNode, Launch, dense_problem, environment
+from gemmdesc.problem import (
+    AlgoConfig,
+    ComputeType,
+    Epilogue,
+    GemmProblem,
+    KernelNode,
+    Launch,
+    ScalarClass,
+    Transpose,
+    dense_problem,
+    environment,
+)
 from gemmdesc.regions import evaluate_regions, same_regions
 from gemmdesc.rule import Rule, choose_rule, make_rule
 from tests.probe_samples import DEVICE, IDENTITY
@@ -221,3 +232,18 @@ def test_nothing_can_be_said_of_one_kind_of_elements(solved: tuple[Rule, ClassOu
     assert tail is not None
     moved = replace(tail, part_ends=tuple(e - 1 for e in tail.part_ends[:-1]) + tail.part_ends[-1:])
     assert isinstance(infer_shared([*found, replace(with_tail[0], tail=moved)], None), Unexplained)
+
+
+def test_made_problems_are_of_the_kind_whose_answer_they_get() -> None:
+    """TF32, an epilogue and scalars stay; sizes and leading dimensions are their own; a batch has no other sizes."""
+    like = dense_problem(60, 40, 80, DType.FLOAT32, transa=Transpose.T)
+    cast = replace(like, compute_type=ComputeType.COMPUTE_32F_FAST_TF32)
+    kind = replace(cast, epilogue=Epilogue.RELU, alpha=ScalarClass.OTHER)
+    made = made_examples(library(hidden(False)), [Example(problem=kind, answer=ANSWER)], 1, SIZES)
+    assert len({(e.problem.m, e.problem.n, e.problem.k) for e in made}) > 20
+    for e in made:
+        p = e.problem
+        assert replace(p, **{f: getattr(kind, f) for f in ("m", "n", "k", "lda", "ldb", "ldd")}) == kind
+        assert (p.lda, p.ldb, p.ldd) == (p.k, p.k, p.m)
+    batch = replace(like, batch_count=2, a_batch_stride=4800, b_batch_stride=3200, d_batch_stride=2400)
+    assert made_examples(library(hidden(False)), [Example(problem=batch, answer=ANSWER)], 1, SIZES) == []

@@ -14,10 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gemmdesc.equivalence.answers import READING
-from gemmdesc.errors import InvalidInputError
+from gemmdesc.equivalence.row_files import Row, rows_of_files
 
-Row = dict[str, Any]
 _SCHEMA = pa.schema(
     [
         ("case", pa.dictionary(pa.int16(), pa.string())),
@@ -51,17 +49,7 @@ def load_rows(paths: Iterable[Path]) -> list[Row]:
     Raises:
         InvalidInputError: a file's name ends otherwise.
     """
-    found: dict[str, Row] = {}
-    for path in paths:
-        if path.suffix == ".parquet":
-            rows = [_from_columns(row) for row in pq.read_table(path).to_pylist()]
-        elif path.suffix == ".jsonl":
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            rows = [json.loads(line) for line in lines if line.endswith("\n")]
-        else:
-            raise InvalidInputError(f"path must end in .jsonl or .parquet (got {path})")
-        found |= {row_key(row): row for row in rows if row.get("reading") == READING}
-    return list(found.values())
+    return rows_of_files(paths, row_key, _from_columns)
 
 
 def store_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -14,10 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gemmdesc.equivalence.answers import READING
-from gemmdesc.errors import InvalidInputError
+from gemmdesc.equivalence.row_files import Row, rows_of_files
 
-Row = dict[str, Any]
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _TIMES = ("compile_s", "read_s", "launch_s", "evaluate_s")
 #: Fields that are lists or objects: stored as JSON, each distinct one once.
@@ -50,17 +48,7 @@ def load_gate_rows(paths: Iterable[Path]) -> list[Row]:
     Raises:
         InvalidInputError: a file's name ends otherwise.
     """
-    found: dict[str, Row] = {}
-    for path in paths:
-        if path.suffix == ".parquet":
-            rows = [_from_columns(row) for row in pq.read_table(path).to_pylist()]
-        elif path.suffix == ".jsonl":
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            rows = [json.loads(line) for line in lines if line.endswith("\n")]
-        else:
-            raise InvalidInputError(f"path must end in .jsonl or .parquet (got {path})")
-        found |= {gate_key(row): row for row in rows if row.get("reading") == READING}
-    return list(found.values())
+    return rows_of_files(paths, gate_key, _from_columns)
 
 
 def store_gate_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

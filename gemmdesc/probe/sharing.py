@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,10 @@ from gemmdesc.rule import Rule
 _MOST_READ, _MOST_OUTPUT = 2**28, 2**26
 #: Outputs looked at to see which are cut; tiles have sides of at least this many elements.
 _LOOKED_AT, _LEAST_TILE = 1 << 17, 16
+
+
+#: What a made problem has of its own; all else is that of the problem whose answer it gets.
+_SIZED = ("m", "n", "k", "lda", "ldb", "ldd", *(f"{x}_alignment_bytes" for x in "abcd"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +64,15 @@ def launched(library: Library, examples: Sequence[Example]) -> list[Launched]:
 
 
 def made_examples(library: Library, natural: Sequence[Example], seed: int, sizes: Sizes) -> list[Example]:
-    """The answers on other problems: all sizes drawn, operands stored either way; those with cut tiles are rare."""
+    """The answers on other problems of their kind: all sizes drawn, operands stored as they are; none of batches.
+
+    Those with cut tiles are rare.
+    """
     rng = np.random.default_rng([seed, 7])
     found = []
-    for i in range(sizes.drawn):
-        example = natural[i % len(natural)]
+    single = [e for e in natural if e.problem.batch_count == 1]
+    for i in range(sizes.drawn if single else 0):
+        example = single[i % len(single)]
         p = _drawn(rng, example.problem, sizes)
         if readable_size(p) and library.check(p, example.answer):
             found.append(Example(problem=p, answer=example.answer))
@@ -77,7 +85,9 @@ def _drawn(rng: np.random.Generator, like: GemmProblem, sizes: Sizes) -> GemmPro
 
     # Even sizes: such kernels want their rows aligned to a few bytes.
     m, n, k = (max(2, log_uniform(*x) // 2 * 2) for x in (sizes.sides, sizes.sides, sizes.depths))
-    return dense_problem(m, n, k, like.a_dtype, d_dtype=like.d_dtype, transa=like.transa, transb=like.transb)
+    dense = dense_problem(m, n, k, like.a_dtype, d_dtype=like.d_dtype, transa=like.transa, transb=like.transb)
+    stored = {name: getattr(dense, name) for name in _SIZED}
+    return replace(like, **stored)
 
 
 def readable_size(problem: GemmProblem) -> bool:
