@@ -17,7 +17,8 @@ from gemmdesc.schedule import Op
 #: Rows folded together, a constant so that the inner loops have a known length.
 LANES = 64
 #: max(x, +0.0), an instruction beside those of :class:`gemmdesc.schedule.Op`; NaN becomes +0.0.
-RELU = int(max(Op)) + 1
+# Of its own, and not the next one after Op: Numba keeps what it compiled as long as this file stays, whatever Op gains.
+RELU = 64
 _LEAF, _ROUND, _ADD = int(Op.LEAF), int(Op.ROUND), int(Op.ADD)
 #: Above every finite exponent, and low enough for powers of two to stay normal.
 _EXPONENT_CAP = 400
