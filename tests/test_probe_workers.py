@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from gemmdesc.library.simulated import PermutedLibrary, permuted
 from gemmdesc.operands import Family, HashOperand
 from gemmdesc.probe import workers
 from gemmdesc.probe.workers import InProcess, ProcessPool
-from gemmdesc.problem import AlgoConfig, Failed, dense_problem
+from gemmdesc.problem import AlgoConfig, Failed, GemmProblem, dense_problem
 from gemmdesc.verification.hidden import HiddenFactory
 from tests.probe_samples import FP16
 
@@ -137,6 +138,32 @@ def test_a_process_that_multiplies_and_dies_ends_the_run(monkeypatch: pytest.Mon
         pytest.raises(CampaignError, match=r"^workers must stay alive \(got exit codes \[4"),
     ):
         list(made.run(product_of, [5]))
+
+
+class Faulty(PermutedLibrary):
+    """Some products fail, and leave their process without a card."""
+
+    is_broken = False
+
+    def run(self, problem: GemmProblem, *given: Any, **named: Any) -> Bits | Failed:
+        if self.is_broken or problem.k % 7 == 0:
+            object.__setattr__(self, "is_broken", True)
+            return Failed(status="CUDA error")
+        return super().run(problem, *given, **named)
+
+
+class FaultyFactory:
+    def __call__(self) -> Library:
+        inner = permuted(HiddenFactory(seed=5)(), 1)
+        return Faulty(library=inner.library, renaming=inner.renaming)
+
+
+def test_a_process_that_lost_its_card_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the products that fault fail."""
+    monkeypatch.setattr(workers, "_LOOK_SECONDS", 1.0)
+    with ProcessPool(FaultyFactory(), 2, runners=1) as made:
+        found = dict(made.run(product_of, range(1, 16)))
+    assert {item for item, result in found.items() if result[2] == "CUDA error"} == {7, 14}
 
 
 def test_a_run_left_half_way_leaves_nothing_behind(pool: ProcessPool) -> None:

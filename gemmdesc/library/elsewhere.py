@@ -6,6 +6,7 @@ faster where few processes run them all.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
@@ -16,6 +17,9 @@ from gemmdesc.errors import LibraryError
 from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window
 from gemmdesc.operands import Operand
 from gemmdesc.problem import AlgoConfig, DeviceId, Failed, GemmProblem, Launch, LibraryId, Refused
+
+#: With what a process ends whose card is lost to it; another one may take its place.
+BROKEN = 75
 
 
 class Line(Protocol):
@@ -103,7 +107,11 @@ def in_this_process(library: Library) -> Library:
 
 
 def serve_products(factory: Callable[[], Library], requests: Line, replies: list[Line]) -> None:
-    """Multiply what ``requests`` hold until a None among them; for a process of its own."""
+    """Multiply what ``requests`` hold until a None among them; for a process of its own.
+
+    Ends it with the exit code :data:`BROKEN` where a product has left a library that says so (``is_broken``, as that of
+    :class:`~gemmdesc.library.cublaslt.CublasLt`) without its card.
+    """
     library = factory()
     while (request := requests.get()) is not None:
         try:
@@ -113,3 +121,5 @@ def serve_products(factory: Callable[[], Library], requests: Line, replies: list
         except Exception as error:  # noqa: BLE001 - whatever is raised, who asked raises it
             found = f"{type(error).__name__}: {error}"
         replies[request.place].put(found)
+        if isinstance(found, Failed) and getattr(library, "is_broken", False):
+            sys.exit(BROKEN)

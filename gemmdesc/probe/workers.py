@@ -15,13 +15,15 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from gemmdesc.errors import CampaignError
-from gemmdesc.library.elsewhere import Line, RunElsewhere, serve_products
+from gemmdesc.library.elsewhere import BROKEN, Line, RunElsewhere, serve_products
 from gemmdesc.library.interface import Library
 
 LibraryFactory = Callable[[], Library]
 Task = Callable[[Library, Any], Any]
 #: Seconds between looks at whether the workers are still alive.
 _LOOK_SECONDS = 5.0
+#: Runners that faults on the card may end before something else is thought to be wrong.
+_MOST_REPLACED = 32
 
 
 class Workers(Protocol):
@@ -83,10 +85,9 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
         self._requests: Any = context.SimpleQueue()
         # Held on to: a queue that the parent drops is gone before a child has opened it.
         self._replies: list[Any] = [context.SimpleQueue() for _ in range(count)]
-        self._runners: list[SpawnProcess] = [
-            context.Process(target=serve_products, args=(factory, self._requests, self._replies), daemon=True)
-            for _ in range(runners)
-        ]
+        self._factory, self._context = factory, context
+        self._replaced = 0
+        self._runners = [self._runner() for _ in range(runners)]
         lines = [(self._requests, line) if runners else None for line in self._replies]
         self._processes: list[SpawnProcess] = [
             context.Process(target=_serve, args=(factory, threads, place, tasks, self._results, line), daemon=True)
@@ -95,6 +96,10 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
         self._runs = 0
         for process in (*self._runners, *self._processes):
             process.start()
+
+    def _runner(self) -> SpawnProcess:
+        arguments = (self._factory, self._requests, self._replies)
+        return self._context.Process(target=serve_products, args=arguments, daemon=True)
 
     @property
     def library(self) -> Library:
@@ -119,16 +124,24 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
 
     def _next(self) -> tuple[int, int, Any, str | None]:
         while True:
+            self._replace_broken()
             try:
                 run, *found = self._results.get(timeout=_LOOK_SECONDS)
                 if run == self._runs:
                     place, index, result, error = found
                     return place, index, result, error
             except queue.Empty:
-                everyone = (*self._processes, *self._runners)
-                dead = [p.exitcode for p in everyone if not p.is_alive()]
-                if dead:
+                dead = [p.exitcode for p in (*self._processes, *self._runners) if p.exitcode not in (None, BROKEN)]
+                if dead or self._replaced == _MOST_REPLACED:
                     raise CampaignError(f"workers must stay alive (got exit codes {dead})") from None
+
+    def _replace_broken(self) -> None:
+        """Start a runner for each one that a fault on the card has ended, which is part of seeing what answers do."""
+        for place, runner in enumerate(self._runners):
+            if runner.exitcode == BROKEN and self._replaced < _MOST_REPLACED:
+                self._replaced += 1
+                self._runners[place] = self._runner()
+                self._runners[place].start()
 
     def __enter__(self) -> Self:
         return self
