@@ -1,0 +1,1 @@
+"""torch's own products from our kernels: every spelling, forward and backward."""
