@@ -198,10 +198,8 @@ class _Taken:
     def __init__(self, product: Product, route: Route) -> None:
         self.product, self.route = product, route
         self._a, self._b = operands_of(product, route)
-        self._addend = product.addend
-        if self._addend is not None and product.out is self._addend:
-            # It is overwritten.
-            self._addend = self._addend.clone()
+        addend, overwritten = product.addend, product.addend is product.out
+        self._addend = addend.clone() if overwritten and addend is not None else addend
 
     @property
     def words(self) -> dict[str, Any]:
