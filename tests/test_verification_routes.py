@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gemmdesc.dropin.intercept import intercepted
-from gemmdesc.dropin.products import route_of
+from gemmdesc.dropin.intercept import TorchCall, intercepted
+from gemmdesc.dropin.products import Product, route_of
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.problem import Epilogue
 from gemmdesc.routes import MEASURED, Addend, Release, Route
@@ -101,11 +101,12 @@ def test_a_bias_beside_several_slices_declines_on_later_releases(release: Releas
 def test_variants_change_one_thing_each() -> None:
     tally: list[tuple[str, Route]] = []
 
-    def look(name: str, product: Any, run: Any) -> Any:
-        route = route_of(product, TorchSettings(), MEASURED)
+    def look(call: TorchCall) -> Any:
+        assert isinstance(call.found, Product)
+        route = route_of(call.found, TorchSettings(), MEASURED)
         assert isinstance(route, Route)
-        tally.extend(variants(product, route, TorchSettings()))
-        return run()
+        tally.extend(variants(call.found, route, TorchSettings()))
+        return call.run()
 
     with intercepted(look):
         torch.baddbmm(torch.ones(6), torch.ones(2, 4, 5), torch.ones(2, 5, 6))

@@ -132,7 +132,7 @@ def _fitting(product: Product, given: Mapping[str, Any]) -> Declined | None:
         reason = f"operands of {p.a.dtype} and {p.b.dtype}"
     elif not all(_is_plain(t) for t in tensors):
         reason = "a tensor that is sparse, quantised, nested, or lazily conjugated or negated"
-    elif p.out is not None and tuple(p.out.shape) != p.shape:
+    elif p.out is not None and p.out.numel() and tuple(p.out.shape) != p.shape:
         reason = f"an out of shape {tuple(p.out.shape)}, which torch resizes to {p.shape}"
     elif p.out is not None and p.family is not Family.SCALED and p.out.dtype != (given.get("out_dtype") or p.a.dtype):
         reason = f"an out of {p.out.dtype}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gemmdesc.dropin.intercept import TorchCall
 from gemmdesc.dropin.memory import alignment_of, differing, host_bits, space_like
 from gemmdesc.dropin.products import Product, operands_of, route_of
 from gemmdesc.errors import Declined, GemmdescError
@@ -126,12 +127,13 @@ class RouteChecker:
         self._library, self._settings, self._release = library, settings, release
         self._record, self._kernels = record, kernels
 
-    def __call__(self, name: str, product: Product | Declined, run: Callable[[], Any]) -> Any:
-        """torch's own result of ``run``; what was found on the way is recorded."""
+    def __call__(self, call: TorchCall) -> Any:
+        """torch's own result of ``call``; what was found on the way is recorded."""
+        product, run = call.found, call.run
         route = product if isinstance(product, Declined) else route_of(product, self._settings(), self._release)
         if isinstance(route, Declined) or isinstance(product, Declined):
             reason = route.reason if isinstance(route, Declined) else ""
-            group = Group(operator=name, dtypes=_dtypes(product), layout="", epilogue="")
+            group = Group(operator=call.name, dtypes=_dtypes(product), layout="", epilogue="")
             self._record(Finding(group=group, verdict=Verdict.DECLINED, detail={"reason": reason}))
             return run()
         taken = _Taken(product, route)

@@ -1,0 +1,86 @@
+"""Making one call of torch's with the products inside by an executor, and torch's refusals as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from gemmdesc.books import Book
+from gemmdesc.dropin.executors import Executor
+from gemmdesc.dropin.intercept import TorchCall, intercepted
+from gemmdesc.dropin.ledger import process_ledger
+from gemmdesc.dropin.overriding import answer, executor_of, require_policy
+from gemmdesc.dropin.products import Product
+from gemmdesc.dropin.refusals import REFUSALS, is_refusal, refused
+from gemmdesc.dropin.sources import Source
+from gemmdesc.errors import Declined, DeclinedError, GemmdescError, InvalidInputError
+from gemmdesc.plan import Planner
+from gemmdesc.profiles import Level
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Choices(TypedDict, total=False):
+    """What every function takes beside its operands, by keyword; :func:`gemmdesc.override` says what they mean."""
+
+    on_decline: str
+    profiles: str | Path | None
+    planner: Planner | None
+    book: Book | str | Path | None
+    replay: Source | Book | str | Path | None
+    accept: Level | str
+
+
+def through(name: str, call: Callable[[], torch.Tensor], operands: Sequence[Any], choices: Choices) -> torch.Tensor:
+    """``call`` with its products by us, and torch's refusals as ours."""
+    given: dict[str, Any] = dict(choices)
+    on_decline = given.pop("on_decline", "raise")
+    require_policy(on_decline)
+    guarded = _Guarded(executor_of(**given))
+
+    def handle(inner: TorchCall) -> Any:
+        _require_place(inner, guarded)
+        return answer(inner, guarded, on_decline, (process_ledger(),))
+
+    try:
+        with intercepted(handle):
+            return call()
+    except GemmdescError:
+        raise
+    except REFUSALS as error:
+        if guarded.failed is error or not is_refusal(error):
+            raise
+        raise refused(name, operands, error) from error
+
+
+class _Guarded:
+    """An executor that remembers what it failed with, which is no refusal of torch's."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self.failed: Exception | None = None
+
+    @property
+    def device_type(self) -> str:
+        return self._executor.device_type
+
+    def run(self, product: Product) -> torch.Tensor | Declined:
+        try:
+            return self._executor.run(product)
+        except Exception as error:
+            self.failed = error
+            raise
+
+
+def _require_place(call: TorchCall, executor: Executor) -> None:
+    if call.device_type == executor.device_type:
+        return
+    if isinstance(call.found, Declined) and call.found.code == "unsupported_input":
+        call.require_accepted()
+    wanted = "a CUDA device" if executor.device_type == "cuda" else "a CPU"
+    if call.device_type == "cpu":
+        raise InvalidInputError(f"operands must be on {wanted}, or on a CPU beside replay= (got cpu)")
+    declined = Declined(code="unsupported_input", reason=f"operands on {call.device_type}, not on {wanted}")
+    raise DeclinedError(declined)
