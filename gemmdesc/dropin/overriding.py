@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from gemmdesc.books import Book
-from gemmdesc.dropin.executors import Executor, PlannedExecutor, ReplayExecutor
+from gemmdesc.dropin.executors import Executor, ReplayExecutor
 from gemmdesc.dropin.intercept import TorchCall, intercepted, is_innermost, is_intercepted
 from gemmdesc.dropin.ledger import Ledger, Report, process_ledger
+from gemmdesc.dropin.planned import PlannedExecutor
 from gemmdesc.dropin.sources import Source, source_of
 from gemmdesc.errors import Declined, DeclinedError, GemmdescError, InvalidInputError
 from gemmdesc.ops.booked import book_planner, book_reader
