@@ -28,9 +28,9 @@ def matmul(
 ) -> torch.Tensor:
     """``torch.matmul(a, b, out=out)`` with the library's bytes: 1-D, 2-D and N-D operands, broadcast and folded.
 
-    Two plain matrices take the short way of :func:`gemmdesc.ops.matmul`, with its checks; ``out_dtype`` is of that
-    alone.  All others are torch's composite, whose route may depend on strides and on what requires a gradient
-    (``docs/torch.md``).
+    Two matrices outside of any graph and of autocast take the short way of :func:`gemmdesc.ops.matmul`, and its checks.
+    All others are torch's composite, whose route may depend on strides and on what requires a gradient
+    (``docs/torch.md``); under autocast operands are converted as torch does it.
 
     Args:
         a: of at least one axis; float16 or bfloat16 on a CUDA device, or on a CPU beside ``replay``.
@@ -47,7 +47,8 @@ def matmul(
     """
     import torch
 
-    if _axes(a, b) == (2, 2) and not _in_graph(a, b) and choices.get("replay") is None:
+    plain = _axes(a, b) == (2, 2) and not _in_graph(a, b) and not torch.is_autocast_enabled("cuda")
+    if plain and choices.get("replay") is None:
         return _short(a, b, out, out_dtype, choices)
     if out_dtype is not None:
         if _axes(a, b) == (2, 2):
