@@ -56,6 +56,15 @@ class Route:
     unsplit_only: bool = False
 
 
+def epilogue_words(route: Route) -> str:
+    """Whom torch asks, alpha and C where there are such, the epilogue, and what torch does after it."""
+    p = route.problem
+    alpha = "alpha " if p.alpha is ScalarClass.OTHER else ""
+    added = "" if p.beta is ScalarClass.ZERO else f"C {p.beta.value} "
+    after = "" if route.activation is Activation.NONE else f" then {route.activation.value}"
+    return f"{route.api.value} {alpha}{added}{p.epilogue.value}{after}"
+
+
 def scalar_class(value: float) -> ScalarClass:
     """The class of an alpha or beta."""
     return {0.0: ScalarClass.ZERO, 1.0: ScalarClass.ONE}.get(value, ScalarClass.OTHER)

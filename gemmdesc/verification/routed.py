@@ -22,7 +22,7 @@ from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.operands import DenseOperand
 from gemmdesc.plain import to_plain
 from gemmdesc.problem import BIASED, AlgoConfig, Failed, GemmProblem, Launch, Refused, ScalarClass
-from gemmdesc.routes import Activation, Addend, Release, Route, as_float32
+from gemmdesc.routes import Activation, Addend, Release, Route, as_float32, epilogue_words
 from gemmdesc.verification.route_variants import variants
 
 if TYPE_CHECKING:
@@ -255,10 +255,7 @@ def _group(product: Product, route: Route) -> Group:
     padded = "p" if any(ld > rows for ld, rows in zip((p.lda, p.ldb, p.ldd), dense, strict=True)) else ""
     misaligned = "m" if min(p.a_alignment_bytes, p.b_alignment_bytes, p.d_alignment_bytes) < 16 else ""
     layout = f"{p.transa.value}{p.transb.value}{padded}{misaligned}{'+copy' * bool(route.copies)}"
-    scalars = f"{'alpha ' * (p.alpha is ScalarClass.OTHER)}{'' if p.beta is ScalarClass.ZERO else f'C {p.beta.value} '}"
-    after = "" if route.activation is Activation.NONE else f" then {route.activation.value}"
-    epilogue = f"{route.api.value} {scalars}{p.epilogue.value}{after}"
-    return Group(operator=product.name, dtypes=_dtypes(product, p), layout=layout, epilogue=epilogue)
+    return Group(operator=product.name, dtypes=_dtypes(product, p), layout=layout, epilogue=epilogue_words(route))
 
 
 def _dtypes(product: Product | Declined, problem: GemmProblem | None = None) -> str:
