@@ -101,11 +101,11 @@ def flagged(flags: tuple[tuple[str, bool], ...]) -> Iterator[None]:
             setattr(matmul, name, value)
 
 
-def check(run: Run, checker: RouteChecker, call: Call) -> None:
-    """One call, whatever becomes of it."""
+def check(run: Run, call: Call) -> None:
+    """One call, its products intercepted, whatever becomes of it."""
     run.calls[call.name] += 1
     try:
-        with flagged(call.flags), intercepted(checker):
+        with flagged(call.flags):
             call.run()
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
@@ -179,13 +179,14 @@ def main() -> int:
     run = Run(args.out, stamp | {"seed": args.seed})
     release = Release.parse(torch.__version__)
     checker = RouteChecker(library, settings, release, run.add, Kernels(args.captures if device == "cuda" else 0))
-    for call in drawn(args, device):
-        check(run, checker, call)
-        if not is_alive(device):
-            run.errors["the CUDA context was lost"] += 1
-            break
-        if time.monotonic() - run.written > WRITE_EVERY:
-            run.write()
+    with intercepted(checker):
+        for call in drawn(args, device):
+            check(run, call)
+            if not is_alive(device):
+                run.errors["the CUDA context was lost"] += 1
+                break
+            if time.monotonic() - run.written > WRITE_EVERY:
+                run.write()
     run.write()
     report(run)
     return 0

@@ -99,7 +99,8 @@ def _cell(
     wide = "" if p.d_dtype is p.a_dtype or is_float8(p.a_dtype) else f"->{p.d_dtype.value}"
     for (its, types, epilogue), c in counts.items():
         same_types = types.partition("->")[0] == dtypes if is_float8(p.a_dtype) else types == f"{dtypes}{wide}"
-        if (its, epilogue) == (operator, epilogue_words(route)) and same_types:
+        # An operator in place, and one with out, poses what its twin does.
+        if (its.rstrip("_"), epilogue) == (operator, epilogue_words(route)) and same_types:
             seen.update(c)
     compared = seen["equal"] + seen["different"]
     return f"{seen['equal']:,} of {compared:,} equal" if compared else "routed"

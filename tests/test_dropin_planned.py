@@ -90,7 +90,7 @@ def test_what_kernels_are_given_multiplies_to_torchs_result(release: Release) ->
     for index in range(220):
         with intercepted(handle):
             draw_call(8, index, "cpu", exact=True, largest=32).run()
-    assert min(planned[n] for n in ("mm", "addmm", "addmm_", "_addmm_activation", "bmm", "mv", "addmv")) > 0, planned
+    assert min(planned[n] for n in ("mm", "addmm", "addmm_", "_addmm_activation", "bmm", "addmv")) > 0, planned
 
 
 def test_a_decline_is_the_planners() -> None:

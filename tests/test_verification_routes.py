@@ -47,7 +47,7 @@ def test_problems_of_random_calls_give_torchs_bytes(release: Release) -> None:
     for operator, epilogue in (
         ("addmm", "cublaslt bias"), ("addmm", "cublas C one default"), ("addmm", "cublas alpha C other default"),
         ("_addmm_activation", "cublaslt relu_bias"), ("baddbmm", "cublas alpha C one default"),
-        ("addmm_", "cublas C other default"), ("mv", "cublas default"), ("bmm", "cublas default"),
+        ("addmm_", "cublas C other default"), ("addmv", "cublas default"), ("bmm", "cublas default"),
     ):  # fmt: skip
         assert (operator, epilogue) in compared, (operator, epilogue)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Unpack
 
+from gemmdesc.dropin.lowering import Products, lowered_matmul
 from gemmdesc.dropin.refusals import as_torch_refuses
 from gemmdesc.dropin.through import Choices, through
 from gemmdesc.errors import InvalidInputError
@@ -57,7 +58,26 @@ def matmul(
     if out is not None and _axes(a, b) == (1, 2):
         # torch gives mm an out of one axis here, and so resizes it.
         return _row(a, b, out, choices)
-    return through("matmul", lambda: torch.matmul(a, b, out=out), (a, b), choices)
+    return through("matmul", lambda: _matmul(a, b, out), (a, b), choices)
+
+
+def _matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """``torch.matmul`` as it is outside of a dispatch mode, which makes it fold batches of one."""
+    import torch
+
+    if min(_axes(a, b)) < 1 or (out is not None and not _broadcasts_one(a, b)):
+        return torch.matmul(a, b, out=out)
+    if out is None:
+        return lowered_matmul(
+            a, b, Products(mm=torch.mm, bmm=torch.bmm, mv=torch.mv, dot=torch.dot, addmm=torch.addmm)
+        )  # fmt: skip
+    batch = max(a.shape[0], b.shape[0])
+    left, right = (t.expand(batch, -1, -1).reshape(batch, *t.shape[1:]) for t in (a, b))
+    return torch.bmm(left, right, out=out)
+
+
+def _broadcasts_one(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return _axes(a, b) == (3, 3) and a.shape[0] != b.shape[0]
 
 
 def _row(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, choices: Choices) -> torch.Tensor:

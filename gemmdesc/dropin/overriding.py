@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from threading import local
@@ -11,7 +10,7 @@ from typing import Any, Self
 
 from gemmdesc.books import Book
 from gemmdesc.dropin.executors import Executor, ReplayExecutor
-from gemmdesc.dropin.intercept import TorchCall, intercepted, is_innermost, is_intercepted
+from gemmdesc.dropin.intercept import Interception, TorchCall, intercepted, is_intercepted
 from gemmdesc.dropin.ledger import Ledger, Report, process_ledger
 from gemmdesc.dropin.planned import PlannedExecutor
 from gemmdesc.dropin.sources import Source, source_of
@@ -35,7 +34,9 @@ class Override:
     ``bmm``, ``baddbmm``, ``mv`` and their kin, autograd's backward products among them, give the bytes that they give
     outside.  What is not covered raises :class:`~gemmdesc.errors.DeclinedError`, or runs on torch's own library and is
     counted (``on_decline="library"``).  It holds for the thread that enters it and the backward passes started there;
-    it may be entered again once left, may hold others, the innermost of which decides, and leaves nothing behind.
+    it may be entered again once left, may hold others, the innermost of which decides, and leaves nothing behind.  The
+    first one of a process to be entered puts kernels into torch's dispatcher, which the last one to be left takes away:
+    no other thread should be multiplying at these moments.
 
     Raises:
         InvalidInputError: ``on_decline`` is neither ``"raise"`` nor ``"library"``.
@@ -45,7 +46,7 @@ class Override:
         require_policy(on_decline)
         self._executor, self._on_decline = executor, on_decline
         self._ledger = Ledger()
-        self._inside: AbstractContextManager[Any] | None = None
+        self._inside: Interception | None = None
 
     def __enter__(self) -> Self:
         """Begin.
@@ -64,7 +65,7 @@ class Override:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         inside = self._inside
-        if inside is None or not is_innermost(inside):
+        if inside is None or not inside.is_innermost:
             raise OverrideError("override must be left in its thread and in its turn (got another)")
         self._inside = None
         inside.__exit__(kind, value, trace)
@@ -188,7 +189,7 @@ def disable_override() -> Report:
     """Leave what :func:`enable_override` entered last in this thread, and say what it did.
 
     Raises:
-        OverrideError: nothing was entered so, or a later dispatch mode is still on.
+        OverrideError: nothing was entered so, or a later override is still on.
     """
     stack = _stack()
     if not stack:

@@ -45,24 +45,17 @@ SPELLINGS: Mapping[str, _Spelling] = MappingProxyType(
         "_scaled_mm": _Spelling(family=Family.SCALED, a="self", b="mat2", addend="bias"),
     }
 )
-#: Operators that multiply matrices inside, and have no route.
+#: Products of torch's that have no route.
 UNCOVERED: Mapping[str, Declined] = MappingProxyType(
     {
         "dot": DOT,
         "vdot": DOT,
         **{
             name: Declined(code="out_of_scope", reason=f"torch's {name} has no route")
-            for name in (
-                "_int_mm", "_grouped_mm", "_scaled_grouped_mm", "_scaled_mm_v2", "addbmm", "addr", "convolution",
-                "convolution_backward", "_scaled_dot_product_flash_attention",
-                "_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention",
-                "_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_cudnn_attention",
-                "_scaled_dot_product_cudnn_attention_backward", "_scaled_dot_product_flash_attention_for_cpu",
-                "_cudnn_rnn",
-            )
+            for name in ("_int_mm", "_grouped_mm", "_scaled_grouped_mm", "_scaled_mm_v2")
         },
     }
-)  # fmt: skip
+)
 
 
 def operator_name(func: Any) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from gemmdesc.books import Book
 from gemmdesc.dropin.executors import Executor
-from gemmdesc.dropin.intercept import TorchCall, intercepted
+from gemmdesc.dropin.intercept import TorchCall, intercepted_here
 from gemmdesc.dropin.ledger import process_ledger
 from gemmdesc.dropin.overriding import answer, executor_of, require_policy
 from gemmdesc.dropin.products import Product
@@ -45,7 +45,7 @@ def through(name: str, call: Callable[[], torch.Tensor], operands: Sequence[Any]
         return answer(inner, guarded, on_decline, (process_ledger(),))
 
     try:
-        with intercepted(handle):
+        with intercepted_here(handle):
             return call()
     except GemmdescError:
         raise

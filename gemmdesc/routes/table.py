@@ -142,7 +142,7 @@ SPELLINGS: tuple[Spelling, ...] = (
     Spelling(
         call="baddbmm(c, a, b, beta=0.5, alpha=2)", operator="baddbmm", route=_batched(_BATCH, beta=0.5, alpha=2.0)
     ),
-    Spelling(call="mv(a, x)", operator="mv", route=_vector()),
+    Spelling(call="mv(a, x)", operator="addmv", route=_vector()),
     Spelling(call="addmv(y, a, x)", operator="addmv", route=_vector(beta=1.0)),
     Spelling(call="dot(x, y)", operator="dot", route=lambda t, _: DOT),
     Spelling(call="_scaled_mm(a, b, scale_a, scale_b)", operator="_scaled_mm", route=_scaled(False, False)),
