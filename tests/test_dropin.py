@@ -44,7 +44,7 @@ def halves(*shape: int, seed: int = 0) -> Any:
 def test_exact_calls_give_torchs_own_values() -> None:
     """Sums of small integers are exact, so that any order gives torch's bytes where the data is handed over right."""
     over = gemmdesc.override(replay=source(), on_decline="library")
-    for index in range(250):
+    for index in range(160):
         torch.manual_seed(index)
         want = draw_call(5, index, "cpu", exact=True, largest=20).run()
         torch.manual_seed(index)

@@ -61,16 +61,16 @@ def assert_lowered(ours: Callable[[], Any], theirs: Callable[[], Any]) -> None:
 
 def test_matmul_is_lowered_as_torch_does_it() -> None:
     rng, folded = Random(0), 0
-    for _ in range(1500):
+    for _ in range(900):
         a, b = operands(rng)
         assert_lowered(lambda a=a, b=b: lowered_matmul(a, b, PRODUCTS), lambda a=a, b=b: torch.matmul(a, b))
         folded += a.dim() == b.dim() == 3 and a.shape[0] != b.shape[0]
-    assert folded > 20
+    assert folded > 10
 
 
 def test_linear_is_lowered_as_torch_does_it() -> None:
     rng = Random(1)
-    for _ in range(600):
+    for _ in range(400):
         k, n = rng.choice([1, 3, 5]), rng.choice([1, 2, 4])
         x = stored(rng, [rng.choice([1, 2, 3]) for _ in range(rng.randint(0, 3))] + [k])
         weight, bias = stored(rng, [n, k]), torch.randn(n) if rng.random() < 0.7 else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Unpack
 
+from gemmdesc.dropin import graph
 from gemmdesc.dropin.lowering import Products, lowered_matmul
 from gemmdesc.dropin.refusals import as_torch_refuses
 from gemmdesc.dropin.through import Choices, through
@@ -38,7 +39,8 @@ def matmul(
         b: likewise, of ``a``'s type.
         out: where the result goes.
         out_dtype: the result's type, the operands' by default; ``torch.float32`` is the other one.
-        choices: ``on_decline``, ``profiles``, ``planner``, ``book``, ``replay``, ``accept``.
+        choices: ``on_decline``, ``profiles``, ``planner``, ``book``, ``replay``, ``accept``; or ``named`` alone, a name
+            of :func:`gemmdesc.dropin.register_choices`.  While ``torch.compile`` traces, ``on_decline`` or ``named``.
 
     Raises:
         InvalidInputError: operands that torch refuses, as a kind of the very exception that torch raises, or tensors on
@@ -48,8 +50,12 @@ def matmul(
     """
     import torch
 
+    if torch.compiler.is_compiling():
+        _require_no_type(out_dtype)
+        return graph.matmul(a, b, graph.graph_choices(choices, out))
+
     plain = _axes(a, b) == (2, 2) and not _in_graph(a, b) and not torch.is_autocast_enabled("cuda")
-    if plain and choices.get("replay") is None:
+    if plain and choices.get("replay") is None and choices.get("named") is None:
         return _short(a, b, out, out_dtype, choices)
     if out_dtype is not None:
         if _axes(a, b) == (2, 2):
@@ -90,7 +96,7 @@ def _short(
 ) -> torch.Tensor:
     import torch
 
-    given: dict[str, Any] = {name: value for name, value in choices.items() if name != "replay"}
+    given: dict[str, Any] = {name: value for name, value in choices.items() if name not in ("replay", "named")}
     try:
         return products.matmul(a, b, out=out, out_dtype=out_dtype, **given)
     except InvalidInputError as error:
@@ -102,6 +108,11 @@ def _axes(*tensors: Any) -> tuple[int, ...]:
     import torch
 
     return tuple(t.dim() if isinstance(t, torch.Tensor) else -1 for t in tensors)
+
+
+def _require_no_type(out_dtype: torch.dtype | None) -> None:
+    if out_dtype is not None:
+        raise InvalidInputError(f"out_dtype must be None in a graph (got {out_dtype})")
 
 
 def _in_graph(*tensors: torch.Tensor) -> bool:
@@ -124,6 +135,10 @@ def mm(
         as :func:`matmul`.
     """
     import torch
+
+    if torch.compiler.is_compiling():
+        _require_no_type(out_dtype)
+        return graph.mm(a, b, graph.graph_choices(choices, out))
 
     def call() -> torch.Tensor:
         if out_dtype is None or out_dtype == a.dtype:
@@ -149,6 +164,9 @@ def linear(
     """
     import torch
 
+    if torch.compiler.is_compiling():
+        return graph.linear(x, weight, bias, graph.graph_choices(choices))
+
     return through("linear", lambda: torch.nn.functional.linear(x, weight, bias), (x, weight, bias), choices)
 
 
@@ -168,6 +186,9 @@ def addmm(
         as :func:`matmul`.
     """
     import torch
+
+    if torch.compiler.is_compiling():
+        return graph.addmm(addend, a, b, beta, alpha, graph.graph_choices(choices, out))
 
     call = lambda: torch.addmm(addend, a, b, beta=beta, alpha=alpha, out=out)  # noqa: E731
     return through("addmm", call, (addend, a, b), choices)
@@ -206,6 +227,9 @@ def bmm(
     """
     import torch
 
+    if torch.compiler.is_compiling():
+        return graph.bmm(a, b, graph.graph_choices(choices, out))
+
     return through("bmm", lambda: torch.bmm(a, b, out=out), (a, b), choices)
 
 
@@ -225,6 +249,9 @@ def baddbmm(
         as :func:`matmul`.
     """
     import torch
+
+    if torch.compiler.is_compiling():
+        return graph.baddbmm(addend, a, b, beta, alpha, graph.graph_choices(choices, out))
 
     call = lambda: torch.baddbmm(addend, a, b, beta=beta, alpha=alpha, out=out)  # noqa: E731
     return through("baddbmm", call, (addend, a, b), choices)

@@ -10,6 +10,7 @@ from gemmdesc.books import Book
 from gemmdesc.dropin.executors import Executor
 from gemmdesc.dropin.intercept import TorchCall, intercepted_here
 from gemmdesc.dropin.ledger import process_ledger
+from gemmdesc.dropin.named import named_choices
 from gemmdesc.dropin.overriding import answer, executor_of, require_policy
 from gemmdesc.dropin.products import Product
 from gemmdesc.dropin.refusals import REFUSALS, is_refusal, refused
@@ -26,6 +27,7 @@ class Choices(TypedDict, total=False):
     """What every function takes beside its operands, by keyword; :func:`gemmdesc.override` says what they mean."""
 
     on_decline: str
+    named: str | None
     profiles: str | Path | None
     planner: Planner | None
     book: Book | str | Path | None
@@ -36,12 +38,20 @@ class Choices(TypedDict, total=False):
 def through(name: str, call: Callable[[], torch.Tensor], operands: Sequence[Any], choices: Choices) -> torch.Tensor:
     """``call`` with its products by us, and torch's refusals as ours."""
     given: dict[str, Any] = dict(choices)
-    on_decline = given.pop("on_decline", "raise")
+    on_decline, named = given.pop("on_decline", "raise"), given.pop("named", None)
     require_policy(on_decline)
-    guarded = _Guarded(executor_of(**given))
+    if named is not None:
+        if choices.keys() - {"named"}:
+            raise InvalidInputError(f"named must stand for all choices (got {', '.join(sorted(choices))})")
+        executor, on_decline = named_choices(named)
+    else:
+        if given.get("book") is not None and not _on_gpu(operands):
+            given["replay"] = given.pop("book")
+        executor = executor_of(**given)
+    guarded = _Guarded(executor)
 
     def handle(inner: TorchCall) -> Any:
-        _require_place(inner, guarded)
+        require_place(inner, guarded)
         return answer(inner, guarded, on_decline, (process_ledger(),))
 
     try:
@@ -53,6 +63,13 @@ def through(name: str, call: Callable[[], torch.Tensor], operands: Sequence[Any]
         if guarded.failed is error or not is_refusal(error):
             raise
         raise refused(name, operands, error) from error
+
+
+def _on_gpu(operands: Sequence[Any]) -> bool:
+    """Whether an operand is on a CUDA device."""
+    import torch
+
+    return any(isinstance(t, torch.Tensor) and t.device.type == "cuda" for t in operands)
 
 
 class _Guarded:
@@ -74,7 +91,8 @@ class _Guarded:
             raise
 
 
-def _require_place(call: TorchCall, executor: Executor) -> None:
+def require_place(call: TorchCall, executor: Executor) -> None:
+    """Raise unless the call is on the executor's kind of device: what torch refuses, else what we do."""
     if call.device_type == executor.device_type:
         return
     if isinstance(call.found, Declined) and call.found.code == "unsupported_input":

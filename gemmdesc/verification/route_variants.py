@@ -7,8 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from gemmdesc.dropin.products import Family, Product
+from gemmdesc.dtypes import DType
 from gemmdesc.library.torch_settings import TorchSettings
-from gemmdesc.problem import ALL_REDUCTION_SCHEMES, MAX_ALIGNMENT_BYTES, Epilogue, GemmProblem, ScalarClass
+from gemmdesc.problem import (
+    ALL_REDUCTION_SCHEMES,
+    MAX_ALIGNMENT_BYTES,
+    ComputeType,
+    Epilogue,
+    GemmProblem,
+    ScalarClass,
+)
 from gemmdesc.routes import Addend, Route, address_alignment
 
 
@@ -18,6 +26,9 @@ def variants(product: Product, route: Route, settings: TorchSettings) -> Iterato
     for name, size in (("workspace of cuBLAS", settings.workspace_bytes), ("of cuBLASLt", settings.lt_workspace_bytes)):
         yield name, replace(route, problem=replace(p, workspace_limit_bytes=size))
     yield "no workspace", replace(route, problem=replace(p, workspace_limit_bytes=0))
+    if p.a_dtype is DType.FLOAT32:
+        for kind in (ComputeType.COMPUTE_32F, ComputeType.COMPUTE_32F_FAST_TF32):
+            yield f"compute type {kind.value}", replace(route, problem=replace(p, compute_type=kind))
     for mask in (ALL_REDUCTION_SCHEMES, 2, 0):
         yield f"reduction schemes {mask}", replace(route, problem=replace(p, reduction_scheme_mask=mask))
     if product.addend is not None and product.family is Family.MATRIX:
