@@ -5,6 +5,7 @@ What the profile has no rows for declines, which a test allows only where it say
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -205,4 +206,59 @@ def test_the_functions_are_torchs() -> None:
     gemmdesc.matmul(a, leaf).sum().backward()
     again = b.detach().requires_grad_()
     torch.matmul(a, again).sum().backward()
+    assert same(leaf.grad, again.grad)
+
+
+def test_a23_a_captured_product_follows_its_inputs() -> None:
+    """Two captures on one stream; the second is dropped, and the first goes on giving eager's bytes."""
+    a, b = draw(64, 32768, dtype=BF16), draw(32768, 64, dtype=BF16, seed=1)
+    try:
+        with gemmdesc.override():
+            torch.mm(a, b)
+            graphs, results = [torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()], []
+            for graph in graphs:
+                with torch.cuda.graph(graph):
+                    results.append(torch.mm(a, b))
+    except DeclinedError as error:
+        pytest.skip(f"the profile has no rows for this product: {error}")
+    del graphs[1], results[1]
+    torch.empty(1 << 26, device="cuda").fill_(1.0)
+    for seed in range(100):
+        a.copy_(draw(64, 32768, dtype=BF16, seed=seed))
+        graphs[0].replay()
+        assert same(results[0], torch.mm(a, b)), seed
+
+
+def test_a24_threads_and_streams() -> None:
+    a, b = draw(333, 5000), draw(5000, 77, seed=1)
+    want = torch.mm(a, b)
+    wrong: list[int] = []
+
+    def multiply(number: int) -> None:
+        with gemmdesc.override(), torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(50):
+                if not same(torch.mm(a, b), want):
+                    wrong.append(number)
+            torch.cuda.current_stream().synchronize()
+
+    with gemmdesc.override():
+        torch.mm(a, b)
+        threads = [threading.Thread(target=multiply, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def test_a21_a_compiled_function_gives_eagers_bytes() -> None:
+    x, weight = draw(64, 512), draw(256, 512, seed=1)
+    compiled = torch.compile(lambda x: torch.relu(gemmdesc.linear(x, weight)) * 2, fullgraph=True, dynamic=True)
+    for rows in (64, 65, 200):
+        given = draw(rows, 512, seed=rows)
+        assert same(compiled(given), torch.relu(torch.nn.functional.linear(given, weight)) * 2)
+    leaf = x.detach().requires_grad_()
+    compiled(leaf).sum().backward()
+    again = x.detach().requires_grad_()
+    (torch.relu(torch.nn.functional.linear(again, weight)) * 2).sum().backward()
     assert same(leaf.grad, again.grad)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from gemmdesc.dropin.memory import host_bits
-from gemmdesc.dropin.products import Family, Product, new_result, route_of
+from gemmdesc.dropin.products import Family, Product, new_result, route_of, scales_of
 from gemmdesc.dropin.sources import Source
 from gemmdesc.errors import Declined
 from gemmdesc.library.interface import Inputs
@@ -95,16 +95,9 @@ def _inputs(product: Product, route: Route) -> Inputs:
     if problem.epilogue in BIASED:
         assert p.addend is not None
         bias = DenseOperand(dtype=problem.bias_dtype, array=host_bits(p.addend.reshape(1, -1), problem.bias_dtype))
-    a_scale, b_scale = _scales(p, route)
+    a_scale, b_scale = scales_of(p, route)
     beta = 0.0 if problem.beta is ScalarClass.ZERO else as_float32(p.beta)
     return Inputs(alpha=as_float32(p.alpha), beta=beta, a_scale=a_scale, b_scale=b_scale, c=c, bias=bias)
-
-
-def _scales(product: Product, route: Route) -> tuple[float, float]:
-    if product.scales is None:
-        return 1.0, 1.0
-    of_a, of_b = (float(s.item()) for s in product.scales)
-    return (of_b, of_a) if route.swapped else (of_a, of_b)
 
 
 def _written(product: Product, route: Route, bits: np.ndarray) -> torch.Tensor:

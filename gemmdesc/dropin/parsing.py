@@ -1,4 +1,4 @@
-"""From a call of one of torch's operators, as a dispatch mode sees it, to a product."""
+"""From a call of one of torch's operators, as its kernel gets it, to a product."""
 
 from __future__ import annotations
 
@@ -123,6 +123,8 @@ def _fitting(product: Product, given: Mapping[str, Any]) -> Declined | None:
         reason = f"tensors on several devices, {', '.join(sorted({str(t.device) for t in tensors}))}"
     elif p.family is not Family.SCALED and p.b.dtype != p.a.dtype:
         reason = f"operands of {p.a.dtype} and {p.b.dtype}"
+    elif not (p.a.is_floating_point() or p.a.is_complex()):
+        reason = f"operands of {p.a.dtype}"
     elif not all(_is_plain(t) for t in tensors):
         reason = "a tensor that is sparse, quantised, nested, or lazily conjugated or negated"
     elif p.out is not None and p.out.numel() and tuple(p.out.shape) != p.shape:

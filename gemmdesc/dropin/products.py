@@ -132,3 +132,11 @@ def operands_of(product: Product, route: Route) -> tuple[torch.Tensor, torch.Ten
         return tensor.clone(memory_format=torch.contiguous_format) if name in route.copies else tensor
 
     return passed("a", product.a), passed("b", product.b)
+
+
+def scales_of(product: Product, route: Route) -> tuple[float, float]:
+    """Of the library's A and of its B, 1 where there are none; waits for a GPU that holds them."""
+    if product.scales is None:
+        return 1.0, 1.0
+    of_a, of_b = (float(s.item()) for s in product.scales)
+    return (of_b, of_a) if route.swapped else (of_a, of_b)

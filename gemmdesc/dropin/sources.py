@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -82,11 +83,14 @@ class LibrarySource:
         wanted = (self.library.device, self.library.identity)
         if (self.profile.device, self.profile.library) != wanted:
             raise InvalidInputError(f"profile must be of the library's card and release {wanted} (got another's)")
-        object.__setattr__(self, "_index", index_profile(self.profile))
+
+    @cached_property
+    def _index(self) -> ProfileIndex:
+        return index_profile(self.profile)
 
     def look_up(self, problem: GemmProblem) -> Answered | Declined:
         """Declines where the library refuses (``refused_by_library``), and as :func:`gemmdesc.plan.describe`."""
-        index: ProfileIndex = object.__getattribute__(self, "_index")
+        index = self._index
         answer = self.library.answer(problem)
         if isinstance(answer, Refused):
             return Declined(code="refused_by_library", reason=f"no answer, {answer.status}, for {problem}")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.library.torch_settings import TorchSettings
-from gemmdesc.problem import Epilogue, GemmProblem, ScalarClass
+from gemmdesc.problem import MAX_ALIGNMENT_BYTES, Epilogue, GemmProblem, ScalarClass
 from gemmdesc.routes.metas import NdMeta, TensorMeta
 from gemmdesc.routes.mm import is_row_major, route_mm, swaps_operands
 from gemmdesc.routes.release import Release
@@ -128,4 +128,4 @@ def _told(problem: GemmProblem, bias_alignment: int | None, release: Release) ->
     if not release.tells_bias_for_d:
         return problem
     # No bias is the null pointer, which every alignment divides.
-    return replace(problem, d_alignment_bytes=bias_alignment or 256)
+    return replace(problem, d_alignment_bytes=bias_alignment or MAX_ALIGNMENT_BYTES)

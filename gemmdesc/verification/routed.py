@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gemmdesc.dropin.intercept import TorchCall
 from gemmdesc.dropin.memory import alignment_of, differing, host_bits, space_like
-from gemmdesc.dropin.products import Product, operands_of, route_of
+from gemmdesc.dropin.products import Product, operands_of, route_of, scales_of
 from gemmdesc.errors import Declined, GemmdescError
 from gemmdesc.library.interface import Inputs
 from gemmdesc.library.torch_settings import TorchSettings
@@ -237,15 +237,12 @@ class _Taken:
         return d
 
     def _inputs(self, route: Route) -> Inputs:
-        p, problem = self.product, route.problem
-        bias, a_scale, b_scale = None, 1.0, 1.0
+        problem, bias = route.problem, None
         if problem.epilogue in BIASED:
             assert self._addend is not None
             bits = host_bits(self._addend.reshape(1, -1), problem.bias_dtype)
             bias = DenseOperand(dtype=problem.bias_dtype, array=bits)
-        if p.scales is not None:
-            of_a, of_b = (float(s.item()) for s in p.scales)
-            a_scale, b_scale = (of_b, of_a) if route.swapped else (of_a, of_b)
+        a_scale, b_scale = scales_of(self.product, route)
         return Inputs(bias=bias, a_scale=a_scale, b_scale=b_scale)
 
 
