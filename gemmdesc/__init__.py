@@ -33,10 +33,25 @@ if TYPE_CHECKING:
         Start,
         Strided,
     )
+    from gemmdesc.dropin import (
+        addmm,
+        addmm_activation,
+        baddbmm,
+        bmm,
+        disable_override,
+        enable_override,
+        is_overridden,
+        linear,
+        matmul,
+        mm,
+        override,
+        report,
+        scaled_mm,
+    )
     from gemmdesc.dtypes import DType
     from gemmdesc.errors import Declined, DeclinedError, GemmdescError
     from gemmdesc.normal_form import NormalForm, normal_form, same_bits
-    from gemmdesc.ops import explain, matmul, plan, warmup
+    from gemmdesc.ops import explain, plan, warmup
     from gemmdesc.problem import AlgoConfig, GemmProblem
     from gemmdesc.rule import Rule, evaluate_rule, parse_rule
     from gemmdesc.text import from_json, parse_descriptor, to_json, to_text
@@ -70,18 +85,30 @@ __all__ = [
     "Start",
     "Strided",
     "__version__",
+    "addmm",
+    "addmm_activation",
+    "baddbmm",
     "bitwise_equal",
+    "bmm",
+    "disable_override",
+    "enable_override",
     "evaluate_rule",
     "explain",
     "first_mismatch",
     "from_json",
+    "is_overridden",
+    "linear",
     "matmul",
+    "mm",
     "normal_form",
+    "override",
     "parse_descriptor",
     "parse_rule",
     "plan",
     "replay",
+    "report",
     "same_bits",
+    "scaled_mm",
     "to_json",
     "to_text",
     "warmup",
@@ -95,10 +122,14 @@ _MODULES = {
         "Accumulator", "AddBias", "AddC", "CastTo", "Contiguous", "Cut", "FusedDot", "GEMMDesc", "Relu",
         "ResidueFirst", "ResidueLast", "Rounding", "ScalarStep", "Scale", "Short", "Start", "Strided",
     ),
+    "dropin": (
+        "addmm", "addmm_activation", "baddbmm", "bmm", "disable_override", "enable_override", "is_overridden", "linear",
+        "matmul", "mm", "override", "report", "scaled_mm",
+    ),
     "dtypes": ("DType",),
     "errors": ("Declined", "DeclinedError", "GemmdescError"),
     "normal_form": ("NormalForm", "normal_form", "same_bits"),
-    "ops": ("explain", "matmul", "plan", "warmup"),
+    "ops": ("explain", "plan", "warmup"),
     "problem": ("AlgoConfig", "GemmProblem"),
     "rule": ("Rule", "evaluate_rule", "parse_rule"),
     "text": ("from_json", "parse_descriptor", "to_json", "to_text"),

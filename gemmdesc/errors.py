@@ -17,6 +17,18 @@ class InvalidInputError(GemmdescError, ValueError):
     """An argument is not what the call requires; the message starts with its name and ends with ``(got ...)``."""
 
 
+class RefusedByTorchError(InvalidInputError, RuntimeError):
+    """Operands that torch refuses as well, with a ``RuntimeError``."""
+
+
+class RefusedTypeError(InvalidInputError, TypeError):
+    """Operands that torch refuses as well, with a ``TypeError``."""
+
+
+class RefusedIndexError(InvalidInputError, IndexError):
+    """Operands that torch refuses as well, with an ``IndexError``."""
+
+
 class DescriptorError(InvalidInputError):
     """A descriptor, rule or expression is malformed; the message starts with the field."""
 

@@ -24,6 +24,7 @@ ORDER = (
     (("library",), ("profiles",), ("kernels",), ("equivalence",)),
     (("plan", "routes", "books"), ("probe",)),
     (("ops", "reduce", "numerics"),),
+    (("dropin",),),
     (("verification", "golden", "lint", "reports"),),
     (("cli",),),
     (("__main__",),),

@@ -127,7 +127,7 @@ def test_bad_input_is_named(name: str) -> None:
     given = {"a": GOOD[0], "b": GOOD[1]} | arguments()
     a, b = given.pop("a"), given.pop("b")
     with pytest.raises(InvalidInputError, match=f"^{words}") as caught:
-        gemmdesc.matmul(a, b, **given)
+        gemmdesc.ops.matmul(a, b, **given)
     assert re.search(r"\(got .*\)$", str(caught.value), re.DOTALL)
     if "on_decline" not in given:
         assert isinstance(caught.value, ValueError)
@@ -138,14 +138,14 @@ def test_bad_input_is_refused_before_anything_is_written() -> None:
     for arguments in ({"a": half(4, 7)}, {"b": half(6, 5, dtype=torch.bfloat16)}, {}):
         given = {"a": GOOD[0], "b": GOOD[1]} | arguments
         with pytest.raises(InvalidInputError):
-            gemmdesc.matmul(given["a"], given["b"], out=out)
+            gemmdesc.ops.matmul(given["a"], given["b"], out=out)
     assert bool((out == 7).all())
 
 
 def test_grad_is_no_matter_where_it_is_off() -> None:
     a = half(4, 6, requires_grad=True)
     with torch.no_grad(), pytest.raises(InvalidInputError, match="CUDA device"):
-        gemmdesc.matmul(a, GOOD[1])
+        gemmdesc.ops.matmul(a, GOOD[1])
 
 
 @pytest.mark.parametrize(

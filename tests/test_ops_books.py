@@ -174,3 +174,13 @@ def test_an_order_that_no_kernel_has_replays_on_a_cpu(tmp_path: Path) -> None:
     wanted = library.run(entry.problem, entry.answer, *entry.check.operands(entry.problem))  # type: ignore[arg-type]
     assert isinstance(wanted, np.ndarray)
     assert np.array_equal(bits_of(gemmdesc.matmul(a, b, book=book, profiles=tmp_path)), wanted.T)
+
+
+def test_products_of_more_axes_follow_a_book_on_a_cpu(folder: Path) -> None:
+    shape = next(s for s in SHAPES if s.layout[0] == "n")
+    a, b, wanted = product(shape)
+    got = gemmdesc.matmul(a[None], b, book=BOOK, profiles=folder)
+    assert got.shape == (1, *wanted.shape)
+    assert np.array_equal(bits_of(got[0]), wanted)
+    with pytest.raises(DeclinedError, match=r"mm: the book of .* has no answer"):
+        gemmdesc.matmul(a[None, :1], b, book=BOOK, profiles=folder)

@@ -1,4 +1,4 @@
-"""Which cuBLASLt problem a torch call is.
+"""Which cuBLASLt problem ``torch.mm`` is.
 
 ``torch.mm`` reaches cuBLAS after ATen has chosen op flags and leading dimensions from the tensors' strides; the rules
 are those of ``cublasCommonArgs`` (aten/src/ATen/native/cuda/cuBlasCommonArgs.h) and of the leading dimension
@@ -9,16 +9,11 @@ that keep split-K partials in the compute type alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.library.torch_settings import TorchSettings
-from gemmdesc.problem import ALL_REDUCTION_SCHEMES, MAX_ALIGNMENT_BYTES, ComputeType, GemmProblem, Transpose
-
-if TYPE_CHECKING:
-    import torch
+from gemmdesc.problem import ALL_REDUCTION_SCHEMES, ComputeType, GemmProblem, Transpose
+from gemmdesc.routes.metas import TensorMeta
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 _BLAS_LIBRARIES = ("default", "cublas")
@@ -27,55 +22,9 @@ _MAX_SIZE = 2**31 - 1
 COMPUTE_TYPE_REDUCTION = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class TensorMeta:
-    """What routing needs to know of a 2-D tensor: strides in elements, ``alignment_bytes`` of the address up to 256."""
-
-    shape: tuple[int, int]
-    strides: tuple[int, int]
-    dtype: DType
-    alignment_bytes: int = MAX_ALIGNMENT_BYTES
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Row-major and dense; the stride of an axis of one element does not count."""
-        rows, columns = self.shape
-        return (columns == 1 or self.strides[1] == 1) and (rows == 1 or self.strides[0] == columns)
-
-    @property
-    def is_dense(self) -> bool:
-        """torch's ``is_non_overlapping_and_dense``: row-major or column-major without gaps."""
-        rows, columns = self.shape
-        return self.is_contiguous or ((rows == 1 or self.strides[0] == 1) and (columns == 1 or self.strides[1] == rows))
-
-
-def tensor_meta(tensor: torch.Tensor) -> TensorMeta | Declined:
-    """The :class:`TensorMeta` of a 2-D tensor; declines types without a format here, and lazily conjugated values."""
-    if tensor.dim() != 2:
-        reason = f"torch.mm takes 2-D tensors, this one has {tensor.dim()} axes"
-        return Declined(code="unsupported_input", reason=reason)
-    name = str(tensor.dtype).removeprefix("torch.")
-    dtype = next((d for d in DType if d.value == name), None)
-    if dtype is None or tensor.is_conj() or tensor.is_neg():
-        reason = f"elements of {tensor.dtype} (conjugated or negated) are not covered"
-        return Declined(code="out_of_scope", reason=reason)
-    rows, columns = tensor.shape
-    return TensorMeta(
-        shape=(rows, columns),
-        strides=(tensor.stride(0), tensor.stride(1)),
-        dtype=dtype,
-        alignment_bytes=address_alignment(tensor.data_ptr()),
-    )
-
-
-def address_alignment(address: int) -> int:
-    """The largest power of two, up to 256, that divides ``address``."""
-    return min(address & -address, MAX_ALIGNMENT_BYTES) or MAX_ALIGNMENT_BYTES
-
-
 def swaps_operands(out: TensorMeta) -> bool:
     """Whether torch computes the transposed product: cuBLAS's A is then ``b``, its B ``a``, its m ``out``'s columns."""
-    return _is_row_major(out) is not False
+    return is_row_major(out) is not False
 
 
 def route_mm(a: TensorMeta, b: TensorMeta, out: TensorMeta, settings: TorchSettings) -> GemmProblem | Declined:
@@ -92,11 +41,11 @@ def route_mm(a: TensorMeta, b: TensorMeta, out: TensorMeta, settings: TorchSetti
         InvalidInputError: shapes do not fit, or an ``out`` type that ``torch.mm`` does not take.
     """
     _require_shapes(a, b, out)
-    declined = _out_of_scope(a, b, out) or _flags(a, out, settings)
+    declined = _out_of_scope(a, b, out) or flags_decline(a.dtype, out.dtype, settings)
     if declined is not None:
         return declined
-    swapped = _is_row_major(out)
-    left, right = _is_row_major(b if swapped else a), _is_row_major(a if swapped else b)
+    swapped = is_row_major(out)
+    left, right = is_row_major(b if swapped else a), is_row_major(a if swapped else b)
     if swapped is None or left is None or right is None:
         return Declined(
             code="unsupported_input", reason="no unit stride: torch copies such a tensor before it calls cuBLAS"
@@ -117,7 +66,7 @@ def _op(row_major: bool, swapped: bool) -> Transpose:
     return Transpose.T if row_major != swapped else Transpose.N
 
 
-def _is_row_major(t: TensorMeta) -> bool | None:
+def is_row_major(t: TensorMeta) -> bool | None:
     """How ATen reads a tensor: row-major, column-major, or neither (None), in which case it copies."""
     rows, columns = t.shape
     if t.is_dense:
@@ -140,7 +89,6 @@ def _problem(
     (m, n, k), (a, b, d), (transa, transb), (lda, ldb, ldd) = sizes, sides, ops, lds
     a_columns = k if transa is Transpose.N else m
     b_columns = n if transb is Transpose.N else k
-    tf32 = a.dtype is DType.FLOAT32 and settings.allow_tf32
     return GemmProblem(
         m=m,
         n=n,
@@ -154,17 +102,24 @@ def _problem(
         lda=lda if a_columns > 1 else (m if transa is Transpose.N else k),
         ldb=ldb if b_columns > 1 else (k if transb is Transpose.N else n),
         ldd=ldd if n > 1 else m,
-        compute_type=ComputeType.COMPUTE_32F_FAST_TF32 if tf32 else ComputeType.COMPUTE_32F,
+        compute_type=compute_type(a.dtype, settings),
         a_alignment_bytes=a.alignment_bytes,
         b_alignment_bytes=b.alignment_bytes,
         c_alignment_bytes=d.alignment_bytes,
         d_alignment_bytes=d.alignment_bytes,
         workspace_limit_bytes=settings.workspace_bytes,
-        reduction_scheme_mask=_reduction_schemes(a.dtype, settings),
+        reduction_scheme_mask=reduction_schemes(a.dtype, settings),
     )
 
 
-def _reduction_schemes(dtype: DType, settings: TorchSettings) -> int:
+def compute_type(dtype: DType, settings: TorchSettings) -> ComputeType:
+    """What torch asks for operands of ``dtype``: tfloat32 products of float32 operands only where it is allowed."""
+    tf32 = dtype is DType.FLOAT32 and settings.allow_tf32
+    return ComputeType.COMPUTE_32F_FAST_TF32 if tf32 else ComputeType.COMPUTE_32F
+
+
+def reduction_schemes(dtype: DType, settings: TorchSettings) -> int:
+    """How split-K partials of a product of ``dtype`` may be merged, as bits of ``cublasLtReductionScheme_t``."""
     return ALL_REDUCTION_SCHEMES if _allows_reduced_precision(dtype, settings) else COMPUTE_TYPE_REDUCTION
 
 
@@ -193,27 +148,33 @@ def _require_shapes(a: TensorMeta, b: TensorMeta, out: TensorMeta) -> None:
 
 
 def _out_of_scope(a: TensorMeta, b: TensorMeta, out: TensorMeta) -> Declined | None:
-    if a.dtype not in _DTYPES:
-        return Declined(code="out_of_scope", reason=f"torch.mm of {a.dtype.value} is not covered")
-    sizes = (*out.shape, a.shape[1])
+    numbers = (*a.strides, *b.strides, *out.strides)
+    return scope_decline(a.dtype, (*out.shape, a.shape[1]), numbers)
+
+
+def scope_decline(dtype: DType, sizes: tuple[int, ...], strides: tuple[int, ...]) -> Declined | None:
+    """A decline of operand types, empty products and numbers that torch gives cuBLAS no product of."""
+    if dtype not in _DTYPES:
+        return Declined(code="out_of_scope", reason=f"torch.mm of {dtype.value} is not covered")
     if min(sizes) < 1:
         return Declined(code="unsupported_input", reason=f"an empty product {sizes} never reaches cuBLAS")
-    if max(*sizes, *a.strides, *b.strides, *out.strides) > _MAX_SIZE:
+    if max(*sizes, *strides) > _MAX_SIZE:
         return Declined(code="unsupported_input", reason="a size or stride above 2^31 - 1, which cuBLAS does not take")
     return None
 
 
-def _flags(a: TensorMeta, out: TensorMeta, settings: TorchSettings) -> Declined | None:
+def flags_decline(dtype: DType, out_dtype: DType, settings: TorchSettings) -> Declined | None:
+    """A decline of torch's flags under which a product of ``dtype`` is another call, or one that is not measured."""
     if settings.blas_library not in _BLAS_LIBRARIES:
         reason = f"torch.backends.cuda.preferred_blas_library is {settings.blas_library}, not cublas"
     elif settings.tunable_op:
         reason = "torch.cuda.tunable is on, which chooses other algorithms than the heuristic's first"
-    elif not _allows_splitk(a.dtype, settings):
-        reason = f"split-K is off for {a.dtype.value}, which is not measured (torch.mm refuses it without cublaslt)"
-    elif not _allows_reduced_precision(a.dtype, settings) and out.dtype is not a.dtype:
-        types = f"{a.dtype.value} operands and a {out.dtype.value} result"
+    elif not _allows_splitk(dtype, settings):
+        reason = f"split-K is off for {dtype.value}, which is not measured (torch.mm refuses it without cublaslt)"
+    elif not _allows_reduced_precision(dtype, settings) and out_dtype is not dtype:
+        types = f"{dtype.value} operands and a {out_dtype.value} result"
         reason = f"reduced-precision reduction is off, which is not measured for {types}"
-    elif a.dtype is DType.FLOAT16 and settings.allow_fp16_accumulation:
+    elif dtype is DType.FLOAT16 and settings.allow_fp16_accumulation:
         reason = "torch.backends.cuda.matmul.allow_fp16_accumulation is on, which is not covered"
     else:
         return None

@@ -1,0 +1,46 @@
+"""torch's own products from our kernels, in every spelling, forward and backward; see ``docs/torch.md``."""
+
+import sys
+
+from gemmdesc.dropin.functional import addmm, addmm_activation, baddbmm, bmm, linear, matmul, mm, scaled_mm
+from gemmdesc.dropin.ledger import Report, report
+from gemmdesc.dropin.named import register_choices
+from gemmdesc.dropin.operators import register_operators
+from gemmdesc.dropin.overriding import (
+    Override,
+    OverrideError,
+    disable_override,
+    enable_override,
+    is_overridden,
+    override,
+)
+from gemmdesc.dropin.sources import Answered, BookSource, LibrarySource, Source
+
+__all__ = [
+    "Answered",
+    "BookSource",
+    "LibrarySource",
+    "Override",
+    "OverrideError",
+    "Report",
+    "Source",
+    "addmm",
+    "addmm_activation",
+    "baddbmm",
+    "bmm",
+    "disable_override",
+    "enable_override",
+    "is_overridden",
+    "linear",
+    "matmul",
+    "mm",
+    "override",
+    "register_choices",
+    "register_operators",
+    "report",
+    "scaled_mm",
+]
+
+# Graphs that are traced later find the operators there; importing torch for them alone would cost seconds.
+if "torch" in sys.modules:
+    register_operators()

@@ -1,0 +1,151 @@
+"""Products on CUDA devices by our kernels: planned through their problem, checked, launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gemmdesc.dropin.executors import split_decline
+from gemmdesc.dropin.products import Family, Product, new_result, operands_of, route_of
+from gemmdesc.errors import Declined
+from gemmdesc.library.torch_settings import TorchSettings, read_settings
+from gemmdesc.ops.problems import ProblemTensors, launch_problem, require_problem_tensors
+from gemmdesc.ops.products import note_write, require_warm
+from gemmdesc.ops.sides import meta_of
+from gemmdesc.plan import Plan, Planner, mm_meta
+from gemmdesc.problem import BIASED, ScalarClass
+from gemmdesc.routes import Activation, Release, Route, as_float32
+
+if TYPE_CHECKING:
+    import torch
+
+Tensors = tuple["torch.Tensor", "torch.Tensor", "torch.Tensor"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlannedExecutor:
+    """Products of tensors on CUDA devices by our kernels.
+
+    ``planner``: gives the planner of a device by torch's index.  ``settings``, ``release``: a book's, instead of
+    torch's own at the moment of a call.
+    """
+
+    planner: Callable[[int], Planner]
+    settings: TorchSettings | None = None
+    release: Release | None = None
+
+    @property
+    def device_type(self) -> str:
+        return "cuda"
+
+    def run(self, product: Product) -> torch.Tensor | Declined:
+        """See :class:`gemmdesc.dropin.executors.Executor`.
+
+        Raises:
+            CaptureError: a CUDA graph is being captured, and something has still to be made.
+        """
+        import torch
+
+        with torch.cuda.device(product.a.device), torch.no_grad():
+            planner = self.planner(product.a.device.index)
+            captured = bool(torch.cuda.is_current_stream_capturing())
+            settings = self.settings or read_settings(planner.device.sm)
+            release = self.release or Release.parse(torch.__version__)
+            found = ready(planner, product, settings, release, captured=captured)
+            if isinstance(found, Declined):
+                return found
+            require_warm(planner, found.plan, captured=captured)
+            found.fill()
+            launch_problem(found.plan, found.tensors)
+            if not captured:
+                planner.mark_warm(found.plan.variants)
+            found.finish()
+        return found.out
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ready:
+    """A product planned: ``tensors`` are those of the plan's problem, ``out`` the result in torch's shape."""
+
+    product: Product
+    route: Route
+    plan: Plan
+    tensors: ProblemTensors
+    out: torch.Tensor
+
+    def fill(self) -> None:
+        """Copy the addend into the result, where the library takes it from."""
+        addend = self.product.addend
+        if self.tensors.c is not None and addend is not None and addend is not self.product.out:
+            self.out.copy_(addend.expand(self.product.shape))
+
+    def finish(self) -> None:
+        """What torch does after the library."""
+        import torch
+
+        if self.route.activation is Activation.RELU:
+            torch.relu_(self.out)
+        if self.route.activation is Activation.GELU:
+            self.out.copy_(torch.nn.functional.gelu(self.out, approximate="tanh"))
+        if self.product.out is not None:
+            note_write(self.product.out)
+
+
+def ready(
+    planner: Planner, product: Product, settings: TorchSettings, release: Release, *, captured: bool = False
+) -> Ready | Declined:
+    """``product`` planned under torch's ``settings`` and ``release``; new memory is allocated, none of torch's written.
+
+    Declines where there is no route, and as :meth:`gemmdesc.plan.Planner.plan_problem` does.
+
+    Raises:
+        CaptureError: ``captured``, and something has still to be made.
+    """
+    route = route_of(product, settings, release)
+    if isinstance(route, Declined):
+        return route
+    a, b = operands_of(product, route)
+    out = new_result(product)
+    tensors = _matrices(product, (a, b, out))
+    plan = _plan(planner, product, route, tensors, settings, captured)
+    if isinstance(plan, Declined):
+        return plan
+    declined = split_decline(route, plan.answer.splitk_num)
+    if declined is not None:
+        return declined
+    given = _given(product, plan, tensors)
+    require_problem_tensors(plan, given)
+    return Ready(product=product, route=route, plan=plan, tensors=given, out=out)
+
+
+def _plan(
+    planner: Planner, product: Product, route: Route, tensors: Tensors, settings: TorchSettings, captured: bool
+) -> Plan | Declined:
+    metas = [meta_of(t[0] if t.dim() == 3 else t) for t in tensors]
+    if product.family is Family.MATRIX and product.addend is None and not route.copies:
+        return planner.plan_mm(metas[0], metas[1], metas[2], settings, captured=captured)
+    bare = planner.problem_meta(route.problem, transposed=route.swapped)
+    meta = mm_meta(metas[0], metas[1], metas[2], sm_count=bare.sm_count, shared_bytes=bare.shared_bytes)
+    return planner.plan_problem(route.problem, meta, transposed=route.swapped, captured=captured)
+
+
+def _matrices(product: Product, tensors: Tensors) -> Tensors:
+    """The tensors as the kernels see them: vectors as single columns, a batch of one as one matrix."""
+    a, b, out = tensors
+    if product.family is Family.VECTOR:
+        return a, b[:, None], out[:, None]
+    if product.family is Family.BATCH and a.shape[0] == 1:
+        return a[0], b[0], out[0]
+    return a, b, out
+
+
+def _given(product: Product, plan: Plan, tensors: Tensors) -> ProblemTensors:
+    a, b, out = (t.detach() for t in tensors)
+    problem, addend = plan.problem, product.addend
+    updated, biased = problem.beta is not ScalarClass.ZERO, problem.epilogue in BIASED
+    return ProblemTensors(
+        a=a, b=b, out=out, c=out if updated else None,
+        bias=addend.detach() if biased and addend is not None else None,
+        alpha=as_float32(product.alpha), beta=as_float32(product.beta) if updated else 0.0,
+    )  # fmt: skip
