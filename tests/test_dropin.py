@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import runpy
+import sys
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -461,6 +465,20 @@ def test_a_report_reads_well() -> None:
     assert [line.split()[0] for line in text[1:3]] == ["dot", "mm"]
     assert "1 x dot declined (out_of_scope): torch.dot calls cublasDotEx" in text[3]
     assert str(Report(lines=())) == "no products"
+
+
+def test_the_parity_script_rehearses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "parity.json"
+    script = Path(__file__).resolve().parent.parent / "scripts" / "check_parity.py"
+    monkeypatch.setattr(sys, "argv", [str(script), str(out), "--rehearse"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    assert ended.value.code == 0
+    claims = json.loads(out.read_text())["claims"]
+    assert len(claims) == 2
+    # Eight products forward, and two for each of them backward.
+    assert all(c["counts"] == {"tensors": 15, "equal": 15, "different": 0, "products_by_plan": 24, "declined": 0}
+               for c in claims)  # fmt: skip
 
 
 def test_tracing_tensors_are_left_alone() -> None:
