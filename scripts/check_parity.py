@@ -1,12 +1,14 @@
-"""Does a decoder under ``gemmdesc.override`` give eager's logits, loss and gradients, every byte?  On a GPU.
+"""Do a decoder and random calls under ``gemmdesc.override`` give eager's bytes, every one?  On a GPU.
 
     PYTHONPATH=. python scripts/check_parity.py OUT.json [--seconds 240] [--hidden 1024,2048,4096] [--layers 4]
-                                                         [--seed 0] [--rehearse]
+                                                         [--calls 5000] [--seed 0] [--rehearse]
 
 For each hidden size and type a decoder of explicit products and softmax, with unrounded batch and sequence, runs
 forward and backward twice as it is, which must agree with itself, and once under an override that lets the library run
-what we decline.  OUT.json has a claim for each: tensors compared, those that differ, and products by plan and declined
-by reason.  ``--rehearse`` needs no GPU: small sizes, and an executor that asks torch.
+what we decline.  Then random calls of torch's products, those of ``check_routes.py``, each eager and under an override,
+until the time or ``--calls`` is over.  OUT.json has a claim for each: what was compared, what differs, and products by
+plan and declined by reason; a call counts as declined where a product of it was.  ``--rehearse`` needs no GPU: small
+sizes, and an executor that asks torch.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import json
 import os
 import sys
 import time
+from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 from random import Random
@@ -25,6 +28,7 @@ import torch
 
 from gemmdesc.dropin import Override, Report, override
 from gemmdesc.dropin.memory import differing
+from gemmdesc.verification.route_draws import draw_call
 
 Tensors = dict[str, torch.Tensor]
 
@@ -111,6 +115,52 @@ def measured(case: dict[str, Any], over: Override, stamp: dict[str, Any], device
     return claim_of(stamp, case, unequal(first, ours), unequal(first, second), over.report(), len(first))
 
 
+def random_calls(args: argparse.Namespace, stamp: dict[str, Any], device: str, end: float) -> dict[str, Any]:
+    """A claim on random calls: each with the same values eager and under an override."""
+    counts = dict.fromkeys(("calls", "equal", "different", "declined", "refused"), 0)
+    differing_calls: list[str] = []
+    over = opened(args)
+    declined = 0
+    largest = 24 if args.rehearse else None
+    for index in range(args.calls):
+        if time.monotonic() > end:
+            break
+        results = []
+        for under in (False, True):
+            torch.manual_seed(index)
+            call = draw_call(args.seed + 1, index, device, exact=args.rehearse, largest=largest)
+            try:
+                with over if under else nullcontext():
+                    results.append(call.make())
+            except RuntimeError:  # torch refuses it, or memory is lacking
+                break
+        counts["calls"] += 1
+        now, declined = over.report().declined - declined, over.report().declined
+        if len(results) < 2:
+            counts["refused"] += 1
+        elif differing(*results):
+            counts["different"] += 1
+            differing_calls.append(f"{index}: {call.name}")
+        else:
+            counts["declined" if now else "equal"] += 1
+    reasons = {f"{x.operator} ({x.code}): {x.reason}": x.count for x in over.report().lines if x.code}
+    return {
+        "claim": "random calls of torch's products under an override against eager", **stamp,
+        "counts": counts | {"products_by_plan": over.report().ours}, "differing": differing_calls[:20],
+        "declined_products": reasons,
+    }  # fmt: skip
+
+
+def opened(args: argparse.Namespace) -> Override:
+    """An override in which the library runs what we decline."""
+    if not args.rehearse:
+        return override(on_decline="library")
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from tests.dropin_samples import AskTorch
+
+    return Override(AskTorch(), "library")
+
+
 def cases(args: argparse.Namespace) -> list[dict[str, Any]]:
     rng, found = Random(args.seed), []
     for hidden in (64,) if args.rehearse else map(int, args.hidden.split(",")):
@@ -144,29 +194,32 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--hidden", default="1024,2048,4096")
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--calls", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rehearse", action="store_true")
     args = parser.parse_args()
     stamp, end, claims = stamped(args), time.monotonic() + args.seconds, []
+    device = "cpu" if args.rehearse else "cuda"
     for case in cases(args):
         if time.monotonic() > end:
             break
-        if args.rehearse:
-            sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-            from tests.dropin_samples import AskTorch
-
-            over = Override(AskTorch(), "library")
-        else:
-            over = override(on_decline="library")
-        claims.append(measured(case, over, stamp, "cpu" if args.rehearse else "cuda"))
-        counts = claims[-1]["counts"]
-        print(claims[-1]["claim"], counts, claims[-1]["differing"], claims[-1]["eager_differs_from_itself"], flush=True)
-        for reason, count in sorted(claims[-1]["declined_products"].items(), key=lambda x: -x[1])[:6]:
-            print(f"  {count} x {reason[:200]}", flush=True)
-        aside = args.out.with_suffix(".tmp")
-        aside.write_text(json.dumps({"claims": claims}, indent=1))
-        os.replace(aside, args.out)
+        claims.append(measured(case, opened(args), stamp, device))
+        told(claims, args.out)
+    if args.calls:
+        claims.append(random_calls(args, stamp, device, end))
+        told(claims, args.out)
     return 0
+
+
+def told(claims: list[dict[str, Any]], out: Path) -> None:
+    """Print the last claim, and write all of them."""
+    last = claims[-1]
+    print(last["claim"], last["counts"], last["differing"], last.get("eager_differs_from_itself", ""), flush=True)
+    for reason, count in sorted(last["declined_products"].items(), key=lambda x: -x[1])[:8]:
+        print(f"  {count} x {reason[:200]}", flush=True)
+    aside = out.with_suffix(".tmp")
+    aside.write_text(json.dumps({"claims": claims}, indent=1))
+    os.replace(aside, out)
 
 
 if __name__ == "__main__":

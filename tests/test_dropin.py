@@ -470,12 +470,14 @@ def test_a_report_reads_well() -> None:
 def test_the_parity_script_rehearses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "parity.json"
     script = Path(__file__).resolve().parent.parent / "scripts" / "check_parity.py"
-    monkeypatch.setattr(sys, "argv", [str(script), str(out), "--rehearse"])
+    monkeypatch.setattr(sys, "argv", [str(script), str(out), "--rehearse", "--calls", "60"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(script), run_name="__main__")
     assert ended.value.code == 0
-    claims = json.loads(out.read_text())["claims"]
+    *claims, calls = json.loads(out.read_text())["claims"]
     assert len(claims) == 2
+    assert (calls["counts"]["calls"], calls["counts"]["different"], calls["counts"]["refused"]) == (60, 0, 0)
+    assert calls["counts"]["equal"] > calls["counts"]["declined"] > 0
     # Eight products forward, and two for each of them backward.
     assert all(c["counts"] == {"tensors": 15, "equal": 15, "different": 0, "products_by_plan": 24, "declined": 0}
                for c in claims)  # fmt: skip

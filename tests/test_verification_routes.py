@@ -18,7 +18,7 @@ from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.problem import Epilogue
 from gemmdesc.routes import MEASURED, Addend, Release, Route
 from gemmdesc.verification import routed
-from gemmdesc.verification.route_draws import CALLS, Drawer, draw_call
+from gemmdesc.verification.route_draws import CALLS, Call, Drawer, draw_call
 from gemmdesc.verification.route_variants import variants
 from gemmdesc.verification.routed import RouteChecker, Tally, Verdict
 from tests.pointer_library import HostLibrary
@@ -113,6 +113,17 @@ def test_variants_change_one_thing_each() -> None:
         torch.baddbmm(torch.ones(6), torch.ones(2, 4, 5), torch.ones(2, 5, 6))
     assert len({name for name, _ in tally}) == len(tally)
     assert "alignments of every matrix" in {name for name, _ in tally}
+
+
+def test_a_calls_flags_are_set_while_it_runs() -> None:
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction
+    flags = (("allow_tf32", not before[0]), ("allow_fp16_reduced_precision_reduction", not before[1]))
+    seen = Call(
+        name="x", run=lambda: (matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction), flags=flags
+    ).make()  # fmt: skip
+    assert seen == (not before[0], not before[1])
+    assert (matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction) == before
 
 
 def test_calls_for_a_gpu_alone_can_be_drawn() -> None:

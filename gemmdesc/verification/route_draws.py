@@ -92,6 +92,20 @@ class Call:
     run: Callable[[], Any]
     flags: tuple[tuple[str, bool], ...] = ()
 
+    def make(self) -> Any:
+        """The call's result, with its flags set for as long as it runs."""
+        import torch
+
+        matmul = torch.backends.cuda.matmul
+        before = [(name, getattr(matmul, name)) for name, _ in self.flags]
+        try:
+            for name, value in self.flags:
+                setattr(matmul, name, value)
+            return self.run()
+        finally:
+            for name, value in before:
+                setattr(matmul, name, value)
+
 
 def draw_call(seed: int, index: int, device: str, *, exact: bool = False, largest: int | None = None) -> Call:
     """Call number ``index`` of ``seed`` on tensors of ``device``; sizes are at most ``largest`` where that is given."""
