@@ -49,10 +49,12 @@ class Region:
 
     @property
     def transposed(self) -> Region:
-        """The same elements of D's transpose."""
-        return replace(
-            self, row_begin=self.column_begin, row_end=self.column_end, column_begin=self.row_begin,
-            column_end=self.row_end,
+        """The same elements of D's transpose, op(B)^T times op(A)^T."""
+        d = self.descriptor
+        turned = replace(d, a_dtype=d.b_dtype, b_dtype=d.a_dtype, a_cast=d.b_cast, b_cast=d.a_cast)
+        return Region(
+            row_begin=self.column_begin, row_end=self.column_end, column_begin=self.row_begin,
+            column_end=self.row_end, descriptor=turned,
         )  # fmt: skip
 
 

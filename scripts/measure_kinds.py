@@ -72,6 +72,7 @@ class Plan:
     opener: Callable[[], Library]
     kinds: tuple[str, ...]
     workers: int
+    runners: int
     simulated: bool
     quick: bool
     cuda_cores: bool
@@ -84,14 +85,14 @@ class Plan:
         options = Options(scope=scope, seed=SEED, cuda_cores=self.cuda_cores)
         return quick(options) if self.quick else options
 
-    def pool(self, opener: Callable[[], Library]) -> AbstractContextManager[Workers]:
-        return InProcess(opener()) if self.workers == 0 else ProcessPool(opener, self.workers)
+    def pool(self, opener: Callable[[], Library], runners: int) -> AbstractContextManager[Workers]:
+        return InProcess(opener()) if self.workers == 0 else ProcessPool(opener, self.workers, runners)
 
 
 def probe(plan: Plan, folder: Path, seconds: float) -> dict[str, dict[str, Any]]:
     """Every kind's campaign, each for its part of the time."""
     found: dict[str, dict[str, Any]] = {}
-    with plan.pool(plan.opener) as workers:
+    with plan.pool(plan.opener, plan.runners) as workers:
         for at, name in enumerate(plan.kinds):
             began = time.monotonic()
             seconds_left = seconds / (len(plan.kinds) - at)
@@ -145,7 +146,7 @@ def verify(plan: Plan, profile: Profile, folder: Path, options: KindOptions) -> 
     # Records of another profile's rules are no evidence for this one's.
     digest = profile_digest(profile)
     identity = {"library": str(profile.library.version), "device": profile.device.folder, "profile": digest}
-    with plan.pool(bench) as workers:
+    with plan.pool(bench, 0) as workers:
         return kinds_summary(run_kinds(workers, scopes, options, folder / digest[:12], identity, _until(float("inf"))))
 
 
@@ -156,6 +157,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=560.0)
     parser.add_argument("--share", type=float, default=0.7, help="of the time, for probing")
     parser.add_argument("--workers", type=int, default=14, help="0: in this process")
+    parser.add_argument("--runners", type=int, default=3, help="processes for all products; 0: each its own")
     parser.add_argument("--shapes", type=int, default=2000, help="verified of each kind, at most")
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--quick", action="store_true", help="a first look: few queries, tensor cores only")
@@ -166,7 +168,8 @@ def main() -> int:
     end = time.monotonic() + given.seconds
     plan = Plan(
         opener=Simulated() if given.simulated else Real(given.library), kinds=chosen_kinds(given.kinds.split(",")),
-        workers=given.workers, simulated=given.simulated, quick=given.quick, cuda_cores=not given.tensor_cores,
+        workers=given.workers, runners=0 if given.simulated else given.runners, simulated=given.simulated,
+        quick=given.quick, cuda_cores=not given.tensor_cores,
     )  # fmt: skip
     found: dict[str, Any] = {"probe": probe(plan, given.out / "campaign", given.share * given.seconds)}
     profile, found["rows"] = published(given.out / "campaign", given.out / "profiles")

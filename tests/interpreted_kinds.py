@@ -23,7 +23,7 @@ from gemmdesc.errors import Declined
 from gemmdesc.library.replayed import replay_problem
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.library.storage import result_of, store_a, store_b, store_c
-from gemmdesc.operands import DenseOperand
+from gemmdesc.operands import DenseOperand, torch_integer
 from gemmdesc.ops import problems
 from gemmdesc.plan import Planner
 from gemmdesc.plan.problems import every_matrix
@@ -52,7 +52,8 @@ def expected_bits(problem: GemmProblem, answer: Any, a: Any, b: Any, inputs: Any
     sides = []
     for view, dtype in ((a, p.a_dtype), (b.mT, p.b_dtype)):
         shared = view[:1] if view.dim() == 3 and view.stride(0) == 0 else view
-        bits = shared.reshape(-1, p.k).contiguous().cpu().view(torch.int16).numpy().view(bits_dtype(dtype))
+        stored = shared.reshape(-1, p.k).contiguous().cpu().view(torch_integer(dtype))
+        bits = stored.numpy().view(bits_dtype(dtype))
         sides.append(DenseOperand(dtype=dtype, array=bits))
     return replay_problem(regions, p, sides[0], sides[1], inputs=inputs)
 
@@ -70,7 +71,9 @@ def reference(
     d.columns.copy_(each if d.columns.dim() == 3 else each[0])
 
 
-def compare(scope: Scope, index: int, planner: Planner, told: dict[str, Any], *, wrong: bool = False) -> None:
+def compare(
+    scope: Scope, index: int, planner: Planner, told: dict[str, Any], *, wrong: bool = False, of: str = ""
+) -> None:
     p = draw_problem(scope, 1, index)
     if p.batch_count > 4:
         p = replace(p, batch_count=3)
@@ -88,7 +91,7 @@ def compare(scope: Scope, index: int, planner: Planner, told: dict[str, Any], *,
     shape = kind_kernels.Shape(bench=bench, plan=plan, answer=answer, seed=index)  # type: ignore[arg-type]
     kind_kernels.enqueue_reference = partial(reference, wrong=wrong)
     outcomes = shape.compare(draws_of(8)[index % 4 * 2 : index % 4 * 2 + 2])
-    name = f"{scope.kind.value} {plan.kernel.structure.value}"
+    name = f"{of or scope.kind.value} {plan.kernel.structure.value}"
     told["counts"][name] = told["counts"].get(name, 0) + 1
     if wrong:
         told["caught"] += sum(bool(c.located and c.located["row"] == p.d_outer - 1) for c in outcomes)
@@ -97,8 +100,8 @@ def compare(scope: Scope, index: int, planner: Planner, told: dict[str, Any], *,
 
 
 @cache
-def planner_of_kinds() -> Planner:
-    profile = profile_of(small_scopes(KERNEL_KINDS), on_hopper)
+def planner_of_kinds(names: tuple[str, ...] = KERNEL_KINDS) -> Planner:
+    profile = profile_of(small_scopes(names), on_hopper)
 
     def library() -> SimulatedLibrary:
         return SimulatedLibrary(identity=IDENTITY, device=DEVICE, heuristic=answer_of, rules=rule_of)

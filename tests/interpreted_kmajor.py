@@ -28,7 +28,10 @@ from gemmdesc.kernels.launch_tiled import launch_choice
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.tiled import choose_whole
 from gemmdesc.plan.cards import card_arithmetic
+from gemmdesc.verification import kind_kernels
+from tests import interpreted_kinds
 from tests.interpreted_kernels import patch_interpreter
+from tests.kind_profiles import KMAJOR_KINDS, small_scopes
 from tests.kmajor_samples import FLOAT8_STEP, TF32_STEP, Sample, contiguous, draw, samples, tf32
 from tests.nest_samples import draw_nest
 
@@ -139,6 +142,18 @@ def check(sample: Sample, seed: int, counts: dict[str, int], bad: list[str]) -> 
         bad.append(f"{sample} {kind} {wrong}")
 
 
+def planned(count: int) -> dict[str, Any]:
+    """The first problems of every kind, planned and run as the bench of ``verify --kind`` does, scales included."""
+    kind_kernels.run_problem = interpreted_kinds.run_here
+    planner = interpreted_kinds.planner_of_kinds(KMAJOR_KINDS)
+    told: dict[str, Any] = {"counts": {}, "bad": [], "caught": 0}
+    for name, scope in small_scopes(KMAJOR_KINDS).items():
+        for index in range(count):
+            interpreted_kinds.compare(scope, index, planner, told, of=name)
+    interpreted_kinds.compare(small_scopes(["float8"])["float8"], 1, planner, told, wrong=True)
+    return told
+
+
 def main() -> None:
     patch()
     counts: dict[str, int] = {}
@@ -159,7 +174,9 @@ def main() -> None:
         desc = replace(desc, accumulator=Accumulator(instruction_k=1, residue=ResidueLast(), step=step))
         layouts = "".join(rng.choice(["r", "c"], 3))
         check(Sample(name=f"fma-{seed}", desc=desc, m=m, n=n, k=k, layouts=layouts), seed, counts, bad)
-    sys.stdout.write(json.dumps({"counts": counts, "bad": bad}) + "\n")
+    told = planned(int(sys.argv[1]))
+    told |= {"bad": bad + told["bad"], "counts": counts, "planned": told["counts"]}
+    sys.stdout.write(json.dumps(told) + "\n")
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ _SIZES = Range(low=1, high=1 << 20)
 _PROBLEMS = 1500
 #: The kinds of 16-bit operands that are more than one product.
 KERNEL_KINDS = ("batch", "bias", "relu", "relu_bias", "add_c", "add_beta_c")
+#: Those of other operands.
+KMAJOR_KINDS = ("float32", "tf32", "float8", "float8_fast")
 
 
 def small_scopes(names: Iterable[str]) -> dict[str, Scope]:

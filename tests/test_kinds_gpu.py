@@ -10,7 +10,7 @@ import pytest
 
 from gemmdesc.probe.sampling import Regime, Scope, scope_named
 from tests.finish_samples import draw_finished
-from tests.kind_profiles import KERNEL_KINDS
+from tests.kind_profiles import KERNEL_KINDS, KMAJOR_KINDS
 from tests.probe_samples import HOPPER
 
 torch = pytest.importorskip("torch")
@@ -42,7 +42,7 @@ def small(name: str) -> Scope:
     return replace(scope_named(name), regimes=(Regime.SMALL, Regime.UNROUNDED, Regime.ALIGNED))
 
 
-@pytest.mark.parametrize("name", KERNEL_KINDS)
+@pytest.mark.parametrize("name", [*KERNEL_KINDS, *KMAJOR_KINDS])
 def test_kinds_equal_cublaslt_where_the_profile_has_rows(name: str) -> None:
     from gemmdesc.verification.gpu import GpuBenchFactory
     from gemmdesc.verification.kind_kernels import verify_kernels

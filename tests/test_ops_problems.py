@@ -184,3 +184,64 @@ def test_out_shares_no_memory_but_with_a_c_that_is_out() -> None:
     narrow = aligned((3, 16, 24), (383, 24, 1), HALF)
     with pytest.raises(InvalidInputError, match=r"^out must have a place of its own"):
         require_problem_tensors(crowded, replace(given, out=narrow, c=narrow))
+
+
+SCALED = dense_problem(32, 16, 64, DType.FLOAT8_E4M3FN, transa=Transpose.T)
+
+
+def scaled_tensors(**changes: Any) -> ProblemTensors:
+    """Of ``SCALED``, in its own terms."""
+    kind = torch.float8_e4m3fn
+    made = ProblemTensors(
+        a=aligned((32, 64), (64, 1), torch.uint8).view(kind), b=aligned((64, 16), (1, 64), torch.uint8).view(kind),
+        out=aligned((32, 16), (1, 32), torch.uint8).view(kind), a_scale=torch.ones(()), b_scale=torch.ones(1),
+        d_scale=torch.ones(1, 1),
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+@cache
+def plan_of_scaled() -> Plan:
+    profile = profile_of(small_scopes(["float8"]), on_hopper)
+
+    def library() -> SimulatedLibrary:
+        return SimulatedLibrary(identity=IDENTITY, device=DEVICE, heuristic=answer_of, rules=rule_of)
+
+    planner = Planner(library, lambda device, identity: profile)
+    plan = planner.plan_problem(SCALED, planner.problem_meta(SCALED))
+    assert isinstance(plan, Plan), plan
+    return plan
+
+
+def test_products_of_8_bit_operands_take_a_scale_for_each_and_for_an_8_bit_output() -> None:
+    require_problem_tensors(plan_of_scaled(), scaled_tensors())
+    wide = replace(plan_of_scaled(), problem=replace(SCALED, d_dtype=FP32))
+    with pytest.raises(InvalidInputError, match=r"^d_scale must be given where the problem takes one, and only there"):
+        require_problem_tensors(wide, scaled_tensors())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"a_scale": None}, r"^a_scale must be given where the problem takes one"),
+        ({"b_scale": torch.ones(2)}, r"^b_scale must be one float32 \(got float32, \(2,\)\)"),
+        ({"d_scale": torch.ones(1, dtype=HALF)}, r"^d_scale must be one float32 \(got float16"),
+        ({"a_scale": torch.ones(1, device="meta")}, r"^a_scale must be on a's device cpu \(got meta"),
+        ({"a_scale": torch.ones(1, requires_grad=True)}, r"^a_scale must"),
+    ],
+)
+def test_wrong_scales_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises((InvalidInputError, RuntimeError), match=message):
+        require_problem_tensors(plan_of_scaled(), scaled_tensors(**change))
+
+
+def test_a_product_without_8_bit_operands_takes_no_scale() -> None:
+    with pytest.raises(InvalidInputError, match=r"^b_scale must be given where the problem takes one, and only there"):
+        require_problem_tensors(plan_of_problem(), tensors(b_scale=torch.ones(1)))
+
+
+def test_a_scale_in_the_output_is_refused() -> None:
+    given = scaled_tensors()
+    inside = given.out.view(torch.uint8).T.reshape(-1)[:4].view(torch.float32)
+    with pytest.raises(InvalidInputError, match=r"^out must not share memory with d_scale"):
+        require_problem_tensors(plan_of_scaled(), replace(given, d_scale=inside))

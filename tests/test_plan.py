@@ -20,6 +20,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, GemmdescError, InvalidInputError
 from gemmdesc.expressions import Const, Var
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
+from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.library.torch_settings import TorchSettings
@@ -668,8 +669,7 @@ def test_device_and_library_are_the_first_librarys() -> None:
 
 
 @pytest.mark.parametrize("scales", [0, 1])
-def test_a_plan_that_cannot_be_run_is_none(scales: int) -> None:
-    """Kernels multiply 8-bit operands by their scales; what runs a plan has no way to give them yet."""
+def test_operands_of_8_bits_are_planned_with_scales_and_without(scales: int) -> None:
     problem = dense_problem(128, 256, 512, E4M3, d_dtype=DType.FLOAT32, transa=Transpose.T)
     rule = make_rule(float8(512, output=DType.FLOAT32, scales=scales), {})
     row = sample_row(RuleOutcome(rule=rule), answer=sample_answer())
@@ -684,9 +684,6 @@ def test_a_plan_that_cannot_be_run_is_none(scales: int) -> None:
         problem, sample_answer(), None, index=index_profile(sample_profile(row)), card=card_arithmetic("sm_90"),
         meta=meta, transposed=False,
     )  # fmt: skip
-    if scales:
-        assert isinstance(made, Declined)
-        assert made.code == "kernel"
-        assert "scales" in made.reason
-    else:
-        assert isinstance(made, Decision)
+    assert isinstance(made, Decision)
+    assert isinstance(made.kernel, KMajorChoice)
+    assert made.kernel.scales == scales

@@ -12,7 +12,7 @@ import pytest
 
 from gemmdesc.descriptor import Contiguous, GEMMDesc
 from gemmdesc.errors import CampaignError, Declined
-from gemmdesc.expressions import Const
+from gemmdesc.expressions import Const, Var
 from gemmdesc.library.interface import Library
 from gemmdesc.library.simulated import SimulatedLibrary, permuted
 from gemmdesc.normal_form import same_bits
@@ -20,6 +20,7 @@ from gemmdesc.probe import scan, verification
 from gemmdesc.probe.campaign import Campaign, Findings, Options, quick
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.comparisons import FEWEST_COMPARED, Comparisons
+from gemmdesc.probe.crosscheck import crosscheck, withdrawn
 from gemmdesc.probe.examples import Draws
 from gemmdesc.probe.offline import recorded_findings
 from gemmdesc.probe.projection import RowIndex
@@ -32,6 +33,7 @@ from gemmdesc.profiles import (
     DeclineOutcome,
     Level,
     Profile,
+    ProfileRow,
     RuleOutcome,
     audit,
     index_profile,
@@ -409,6 +411,45 @@ def test_a_comparison_counts_for_every_rule_of_its_normal_form(whole: tuple[Find
     assert span.span + 1 < k
     assert known.under(found.key, found.variant.number, same) is found
     assert known.under(found.key, found.variant.number, other) is None
+
+
+def with_rule(profile: Profile, algo_id: int, change: Callable[[Rule], Rule]) -> Profile:
+    def changed(row: ProfileRow) -> ProfileRow:
+        if not isinstance(row.outcome, RuleOutcome) or ("algo_id", algo_id) not in row.key.answer:
+            return row
+        return replace(row, outcome=RuleOutcome(rule=change(row.outcome.rule)))
+
+    return replace(profile, rows=tuple(map(changed, profile.rows)))
+
+
+def longer_slices(rule: Rule) -> Rule:
+    return make_rule(rule.structure, dict(rule.integers) | {"cuts.0.layout.span": Const(LONG)})
+
+
+def sliced_by_the_grid(rule: Rule) -> Rule:
+    return make_rule(rule.structure, dict(rule.integers) | {"cuts.0.layout.span": Var("grid_x")})
+
+
+def test_a_profile_is_held_against_a_campaign(whole: tuple[Findings, Steps, Path]) -> None:
+    """A rule that needs a launch says nothing about comparisons of another one; one of other bits is contradicted."""
+    findings, _, folder = whole
+    profile = published(findings, simulated())
+    own = crosscheck(profile, folder)
+    assert own.agreeing > 0
+    assert (own.not_judged, dict(own.against)) == (0, {})
+
+    wrong = with_rule(profile, LONG_ID, longer_slices)
+    found = crosscheck(wrong, folder)
+    assert sum(found.against.values()) > 0
+    assert {dict(key.answer)["algo_id"] for key in found.against} == {LONG_ID}
+    assert found.agreeing + sum(found.against.values()) == own.agreeing
+    kept = [r for r in withdrawn(wrong, found, "it").rows if isinstance(r.outcome, RuleOutcome)]
+    assert not {r.key for r in kept} & set(found.against)
+
+    untold = crosscheck(with_rule(profile, LONG_ID, sliced_by_the_grid), folder)
+    assert untold.not_judged > 0
+    assert not untold.against
+    assert untold.agreeing + untold.not_judged == own.agreeing
 
 
 SMALL_STAGES = 4

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdesc.bits import first_mismatch
-from gemmdesc.descriptor import Balanced, Contiguous, Cut, GEMMDesc, Start
+from gemmdesc.descriptor import (
+    Accumulator,
+    Balanced,
+    Contiguous,
+    Cut,
+    GEMMDesc,
+    OperandCast,
+    ResidueLast,
+    Rounding,
+    Start,
+)
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.expressions import Const, Expr, call, parse_expression
@@ -28,6 +38,7 @@ from gemmdesc.regions import Region, depends_on_place, evaluate_regions, same_re
 from gemmdesc.routes import TensorMeta
 from gemmdesc.rule import Rule, choose_rule, make_rule, parse_rule
 from gemmdesc.schedule import fold_levels, make_schedule
+from tests.probe_samples import HOPPER
 from tests.profile_samples import DEVICE, LIBRARY, sample_answer, sample_profile, sample_row, sample_rule
 
 
@@ -222,3 +233,20 @@ def test_a_plan_of_one_order_is_one_kernel() -> None:
     assert made.regions == whole(made.descriptor, 200, 128)
     assert made.kernel.swapped is False
     assert isinstance(made.regions[0], Region)
+
+
+def test_a_transposed_product_has_the_operands_the_other_way_round() -> None:
+    """Whatever one of them has for itself, its type and its cast, goes along."""
+    leaf = Accumulator(instruction_k=32, residue=ResidueLast(), step=HOPPER)
+    desc = GEMMDesc(
+        a_dtype=DType.FLOAT8_E5M2, b_dtype=DType.FLOAT8_E4M3FN, output_dtype=DType.FLOAT32, summed_k=64, cuts=(),
+        accumulator=leaf,
+    )  # fmt: skip
+    (region,) = whole(desc, 16, 48)
+    turned = region.transposed
+    assert turned.bounds == (0, 48, 0, 16)
+    assert (turned.descriptor.a_dtype, turned.descriptor.b_dtype) == (desc.b_dtype, desc.a_dtype)
+    assert turned.transposed == region
+    cast = OperandCast(dtype=DType.TFLOAT32, rounding=Rounding.TOWARD_ZERO)
+    single = replace(desc, a_dtype=DType.FLOAT32, b_dtype=DType.FLOAT32, a_cast=cast)
+    assert whole(single, 2, 2)[0].transposed.descriptor == replace(single, a_cast=None, b_cast=cast)

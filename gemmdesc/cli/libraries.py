@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 #: ``simulated:SEED`` names a library whose rules are drawn from SEED.
 SIMULATED = "simulated:"
+#: Processes that run the products of all others on a card: one to keep it busy while the others prepare theirs.
+_RUNNERS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,11 @@ class Opener:
     @property
     def simulated(self) -> bool:
         return self.spec is not None and self.spec.startswith(SIMULATED)
+
+    @property
+    def runners(self) -> int:
+        """How many processes should run the products of all workers; 0: each its own."""
+        return 0 if self.simulated else _RUNNERS
 
     def __call__(self) -> Library:
         if self.spec is not None and self.simulated:

@@ -22,9 +22,8 @@ from gemmdesc.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from gemmdesc.library.interface import Library
     from gemmdesc.probe.campaign import Findings, Options
     from gemmdesc.probe.partition import Report
     from gemmdesc.probe.workers import Workers
@@ -47,6 +46,9 @@ def probe(
         bool, typer.Option("--tensor-cores", help="Seek the orders of tensor-core kernels only; the others decline.")
     ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes.")] = None,
+    runners: Annotated[
+        int | None, typer.Option(min=0, help="Further processes that run all products on the card; 0: each its own.")
+    ] = None,
     target: Annotated[float, typer.Option(min=0.0, help="Stop at this estimate of the mass of unseen answers.")] = 1e-5,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     kind: Annotated[
@@ -74,7 +76,7 @@ def probe(
             for name in chosen_kinds(kind or ["plain"])
         }
         places = Places(records=campaign, profiles=out)
-        reports = measure_kinds(opener, plans, workers or default_workers(), places, progress, seconds)
+        reports = measure_kinds(opener, plans, workers or default_workers(), places, progress, seconds, runners)
     if wanted:
         print_json(reports[0].plain() if len(reports) == 1 else [r.plain() for r in reports])
     else:
@@ -140,12 +142,12 @@ def options_for(
 
 
 def measure(
-    opener: Callable[[], Library], options: Options, workers: int, folder: Path | None, progress: Progress
+    opener: Opener, options: Options, workers: int, folder: Path | None, progress: Progress
 ) -> tuple[Profile, Findings]:
     """Run a campaign to its end and make the profile; ``folder`` keeps its records."""
     from gemmdesc.probe.workers import ProcessPool
 
-    with ProcessPool(opener, workers) as pool:
+    with ProcessPool(opener, workers, opener.runners) as pool:
         library, device = identity_with_digest(pool.library), pool.library.device
         kept = folder or campaign_folder(device, library, options.seed)
         progress.say(f"cuBLASLt {library.version} on {device.name or device.folder}; records in {kept}")
@@ -161,12 +163,13 @@ class Places:
 
 
 def measure_kinds(
-    opener: Callable[[], Library], plans: Mapping[str, Options], workers: int, places: Places, progress: Progress,
-    seconds: float | None = None,
+    opener: Opener, plans: Mapping[str, Options], workers: int, places: Places, progress: Progress,
+    seconds: float | None = None, runners: int | None = None,
 ) -> list[Measurement]:  # fmt: skip
     """Run a campaign about each kind of ``plans``, by name, and publish each as soon as it has ended.
 
-    A new profile of the user's starts from the one that served so far, which it takes the place of.
+    A new profile of the user's starts from the one that served so far, which it takes the place of.  ``runners``:
+    processes that run the products of all ``workers``; as many as suit the library where None.
 
     Raises:
         ProfileError: the profile to join is of another card or build of the library; nothing is asked or written.
@@ -179,7 +182,7 @@ def measure_kinds(
     records, out = places.records, places.profiles
     report = progress.report if seconds is None else _until(progress.report, seconds)
     reports = []
-    with ProcessPool(opener, workers) as pool:
+    with ProcessPool(opener, workers, opener.runners if runners is None else runners) as pool:
         library, device = identity_with_digest(pool.library), pool.library.device
         base = serving_profile(device, library, out)
         for name, options in plans.items():

@@ -224,9 +224,10 @@ def _audit_against(path: Path, folder: Path, out: Path | None, json: bool) -> in
     ]
     if json:
         names = ("row", "comparisons", "example")
-        counts = {"agreeing": found.agreeing, "not_served": found.not_served}
+        counts = {"agreeing": found.agreeing, "not_served": found.not_served, "not_judged": found.not_judged}
         print_json({**counts, "against": [dict(zip(names, row, strict=True)) for row in rows]})
     else:
-        title = f"{found.agreeing} comparisons agree, {found.not_served} where nothing is served"
+        rest = f"{found.not_served} where nothing is served, {found.not_judged} not judged"
+        title = f"{found.agreeing} comparisons agree, {rest}"
         print_table(title, ("row", "against", "example"), rows)
     return DIFFERENT if rows else EQUAL

@@ -111,6 +111,17 @@ class CublasLt:
     def device(self) -> DeviceId:
         return self._device
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether a fault has left this process without its card: every product fails from then on."""
+        import torch
+
+        try:
+            torch.cuda.synchronize(self._place)
+        except _cuda_errors():
+            return True
+        return False
+
     def answer(self, problem: GemmProblem) -> AlgoConfig | Refused:
         """The heuristic's first answer of one asked for, or the status that it refused with.
 

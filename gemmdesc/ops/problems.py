@@ -1,4 +1,4 @@
-"""Problems in the library's own terms on tensors: batches, C with beta, a bias, relu; checked, then launched."""
+"""Problems in the library's own terms on tensors: batches, C, a bias, relu, scales; checked, then launched."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.ops.defaults import chosen_planner
@@ -15,12 +16,14 @@ from gemmdesc.ops.inputs import check_no_grad, check_on_gpu, check_plain, overla
 from gemmdesc.ops.products import note_write, require_warm
 from gemmdesc.ops.sides import meta_of
 from gemmdesc.plan import Plan, Planner, mm_meta
-from gemmdesc.plan.problems import batch_strides, takes_bias, takes_c
+from gemmdesc.plan.problems import batch_strides, takes_bias, takes_c, takes_output_scale, takes_scales
 from gemmdesc.problem import GemmProblem, ScalarClass
 from gemmdesc.routes import address_alignment
 
 if TYPE_CHECKING:
     import torch
+
+    from gemmdesc.kernels.launch_kmajor import Scales
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,11 +37,22 @@ class ProblemTensors:
     bias: torch.Tensor | None = None
     alpha: float = 1.0
     beta: float = 0.0
+    a_scale: torch.Tensor | None = None
+    b_scale: torch.Tensor | None = None
+    d_scale: torch.Tensor | None = None
 
     @property
     def given(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors that there are, by name."""
-        for name in ("a", "b", "out", "c", "bias"):
+        """The matrices, and the bias, that there are, by name."""
+        yield from self._there("a", "b", "out", "c", "bias")
+
+    @property
+    def scales(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The scales that there are, by name."""
+        yield from self._there("a_scale", "b_scale", "d_scale")
+
+    def _there(self, *names: str) -> Iterator[tuple[str, torch.Tensor]]:
+        for name in names:
             tensor = getattr(self, name)
             if tensor is not None:
                 yield name, tensor
@@ -54,6 +68,9 @@ def run_problem(
     bias: torch.Tensor | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
+    a_scale: torch.Tensor | None = None,
+    b_scale: torch.Tensor | None = None,
+    d_scale: torch.Tensor | None = None,
     planner: Planner | None = None,
 ) -> torch.Tensor:
     """Write the D of ``plan.problem`` to ``out``, with the library's bytes, and return it.
@@ -72,6 +89,9 @@ def run_problem(
             ``out`` where ``plan.transposed``.
         alpha: a float32 value, 1 unless the problem's alpha is another.
         beta: likewise, with what the problem says of beta.
+        a_scale, b_scale: one float32 each, on a's device, where the operands have 8 bits: D is their product, formed
+            in float32, times the sum.  They are read when the kernels run, whatever they hold.
+        d_scale: likewise, where D has 8 bits.
         planner: the one that made the plan; without it, the process's default one.
 
     Raises:
@@ -82,7 +102,9 @@ def run_problem(
     """
     import torch
 
-    tensors = ProblemTensors(a=a, b=b, out=out, c=c, bias=bias, alpha=alpha, beta=beta)
+    tensors = ProblemTensors(
+        a=a, b=b, out=out, c=c, bias=bias, alpha=alpha, beta=beta, a_scale=a_scale, b_scale=b_scale, d_scale=d_scale
+    )
     require_problem_tensors(plan, tensors)
     check_on_gpu("a", a)
     chosen = chosen_planner(a.device.index, None, planner)
@@ -111,12 +133,25 @@ def launch_problem(plan: Plan, tensors: ProblemTensors) -> None:
     if t.bias is not None:
         shape = (plan.meta.m, plan.meta.n)
         bias = (t.bias[None, :] if plan.transposed else t.bias[:, None]).expand(shape)
+    scales = _scales(tensors)
     for i in range(plan.problem.batch_count):
         a, b, out, c = ((x[i] if batched and x is not None else x) for x in (t.a, t.b, t.out, t.c))
         assert a is not None
         assert b is not None
         assert out is not None
-        launch_choice(plan.kernel, a, b, out, Beside(c=c, bias=bias, alpha=float(t.alpha), beta=float(t.beta)))
+        beside = Beside(c=c, bias=bias, alpha=float(t.alpha), beta=float(t.beta))
+        launch_choice(plan.kernel, a, b, out, beside, scales=scales)
+
+
+def _scales(t: ProblemTensors) -> Scales | None:
+    """The operands' scales as one float32 product, times alpha; enqueued like everything else."""
+    from gemmdesc.kernels.launch_kmajor import Scales
+
+    if t.a_scale is None or t.b_scale is None:
+        return None
+    both = t.a_scale.reshape(1) * t.b_scale.reshape(1)
+    scale = both if t.alpha == 1.0 else both * t.alpha
+    return Scales(scale=scale, output=None if t.d_scale is None else t.d_scale.reshape(1))
 
 
 def require_problem_tensors(plan: Plan, tensors: ProblemTensors) -> None:
@@ -135,12 +170,16 @@ def require_problem_tensors(plan: Plan, tensors: ProblemTensors) -> None:
             raise InvalidInputError(f"{name} must have the plan's shape {shape} (got {tuple(tensor.shape)})")
         if tensor.device != tensors.a.device:
             raise InvalidInputError(f"{name} must be on a's device {tensors.a.device} (got {tensor.device})")
+    _require_scales(tensors)
     _require_stored(plan, tensors)
     _require_apart(tensors)
 
 
 def _require_presence(problem: GemmProblem, tensors: ProblemTensors) -> None:
-    for name, taken in (("c", takes_c(problem)), ("bias", takes_bias(problem))):
+    for name, taken in (
+        ("c", takes_c(problem)), ("bias", takes_bias(problem)), ("a_scale", takes_scales(problem)),
+        ("b_scale", takes_scales(problem)), ("d_scale", takes_output_scale(problem)),
+    ):  # fmt: skip
         given = getattr(tensors, name)
         if (given is not None) is not taken:
             got = None if given is None else type(given).__name__
@@ -159,6 +198,16 @@ def _require_scalars(problem: GemmProblem, tensors: ProblemTensors) -> None:
             rounded = float(np.float32(value))
         if rounded != value and value == value:
             raise InvalidInputError(f"{name} must be a float32 value (got {value!r})")
+
+
+def _require_scales(tensors: ProblemTensors) -> None:
+    for name, scale in tensors.scales:
+        check_no_grad(name, scale)
+        if type_name(scale.dtype) != DType.FLOAT32.value or scale.numel() != 1:
+            got = f"{type_name(scale.dtype)}, {tuple(scale.shape)}"
+            raise InvalidInputError(f"{name} must be one float32 (got {got})")
+        if scale.device != tensors.a.device:
+            raise InvalidInputError(f"{name} must be on a's device {tensors.a.device} (got {scale.device})")
 
 
 def _require_stored(plan: Plan, tensors: ProblemTensors) -> None:
@@ -202,7 +251,7 @@ def _require_apart(tensors: ProblemTensors) -> None:
         raise InvalidInputError(
             f"out must have a place of its own for every element (got {tuple(out.shape)}, strides {out.stride()})"
         )
-    for name, tensor in tensors.given:
+    for name, tensor in (*tensors.given, *tensors.scales):
         # C is read where D is written, by the same thread: one tensor may be both.
         if name == "out" or (name == "c" and tensor.data_ptr() == out.data_ptr()):
             continue

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.tiled import choose_tiled
 from gemmdesc.plan.cards import realised
@@ -44,8 +43,6 @@ def decide(
     kernel = choose_tiled(regions, every_matrix(meta, problem, transposed=transposed), card)
     if isinstance(kernel, Declined):
         return kernel
-    if isinstance(kernel, KMajorChoice) and kernel.scales:
-        return Declined(code="kernel", reason="scales of 8-bit operands must be none: running a plan takes none yet")
     return Decision(row=found.row, rule=found.rule, regions=found.regions, kernel=kernel)
 
 

@@ -59,3 +59,13 @@ def takes_c(problem: GemmProblem) -> bool:
 def takes_bias(problem: GemmProblem) -> bool:
     """Whether D takes a bias in."""
     return problem.epilogue in BIASED
+
+
+def takes_scales(problem: GemmProblem) -> bool:
+    """Whether A and B have a scale each."""
+    return is_float8(problem.a_dtype)
+
+
+def takes_output_scale(problem: GemmProblem) -> bool:
+    """Whether D has a scale."""
+    return is_float8(problem.a_dtype) and is_float8(problem.d_dtype)

@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import CampaignError, Declined
-from gemmdesc.normal_form import same_bits
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.offline import recorded_scope
@@ -33,7 +31,8 @@ from gemmdesc.profiles import (
     index_profile,
     matching_rows,
 )
-from gemmdesc.rule import Rule, evaluate_rule, parse_rule
+from gemmdesc.regions import evaluate_regions, same_regions
+from gemmdesc.rule import Rule, parse_rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +40,14 @@ class Crosscheck:
     """Comparisons of the other campaign, counted.
 
     ``agreeing``: of the served rows' normal form, and equal.  ``not_served``: the profile declines there.
+    ``not_judged``: equal under another rule, where one of both declines or needs the launch, which no record holds.
     ``against``: by row, those of its normal form that were not equal, and those of another one that were;
     ``examples``: one problem for each.
     """
 
     agreeing: int
     not_served: int
+    not_judged: int
     against: Mapping[RowKey, int]
     examples: Mapping[RowKey, GemmProblem]
 
@@ -59,7 +60,7 @@ def crosscheck(profile: Profile, folder: Path) -> Crosscheck:
     """
     about = _about(profile, folder)
     scope, seed, index = recorded_scope(about), int(about["seed"]), index_profile(profile)
-    agreeing = not_served = 0
+    agreeing = not_served = not_judged = 0
     against: Counter[RowKey] = Counter()
     examples: dict[RowKey, GemmProblem] = {}
     parsed: dict[str, Rule] = {}
@@ -73,12 +74,16 @@ def crosscheck(profile: Profile, folder: Path) -> Crosscheck:
             not_served += 1
             continue
         other = parsed.setdefault(verified.rule, parse_rule(verified.rule))
-        doubt = _speaks_against(served[0], other, verified.verdict, problem, answer)
+        alike = _alike(served[0], other, problem, answer)
+        doubt = _speaks_against(alike, verified.verdict)
         agreeing += doubt is False
+        not_judged += alike is None and verified.verdict is Verdict.EQUAL
         if doubt:
             against[served[0].key] += 1
             examples.setdefault(served[0].key, problem)
-    return Crosscheck(agreeing=agreeing, not_served=not_served, against=against, examples=examples)
+    return Crosscheck(
+        agreeing=agreeing, not_served=not_served, not_judged=not_judged, against=against, examples=examples
+    )
 
 
 def withdrawn(profile: Profile, found: Crosscheck, campaign: str) -> Profile:
@@ -96,16 +101,22 @@ def _withdraw(row: ProfileRow, count: int, campaign: str) -> ProfileRow:
     return replace(row, outcome=DeclineOutcome(declined=Declined(code="no_rule", reason=reason)), evidence=evidence)
 
 
-def _speaks_against(
-    row: ProfileRow, other: Rule, verdict: Verdict, problem: GemmProblem, answer: AlgoConfig
-) -> bool | None:
-    """Whether a verdict on the ``other`` rule puts the row's in doubt; None where it says nothing."""
+def _alike(row: ProfileRow, other: Rule, problem: GemmProblem, answer: AlgoConfig) -> bool | None:
+    """Whether the row's rule and the ``other`` owe each other the same bits; None where that cannot be told."""
     assert isinstance(row.outcome, RuleOutcome)
+    if row.outcome.rule == other:
+        return True
     values = environment(problem, answer, None)
-    own, theirs = evaluate_rule(row.outcome.rule, values), evaluate_rule(other, values)
-    alike = isinstance(own, GEMMDesc) and isinstance(theirs, GEMMDesc) and same_bits(own, theirs, problem.k)
+    own, theirs = evaluate_regions(row.outcome.rule, values), evaluate_regions(other, values)
+    if isinstance(own, Declined) or isinstance(theirs, Declined):
+        return None
+    return same_regions(own, theirs, problem.k)
+
+
+def _speaks_against(alike: bool | None, verdict: Verdict) -> bool | None:
+    """Whether a verdict on another rule puts the row's in doubt; None where it says nothing."""
     if verdict is Verdict.EQUAL:
-        return not alike
+        return None if alike is None else not alike
     return True if alike and verdict in (Verdict.DIFFERENT, Verdict.NONDETERMINISTIC) else None
 
 

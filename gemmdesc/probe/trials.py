@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from gemmdesc.errors import CampaignError
+from gemmdesc.library.elsewhere import in_this_process
 from gemmdesc.library.interface import Library
 from gemmdesc.library.stability import run_to_run
 from gemmdesc.probe.answers import AnswerKey, slices_at_launch
@@ -265,5 +266,7 @@ def _stable(library: Library, example: Example, draw: Draw) -> bool:
     a, b = plain_operands(example.problem, draw)
     window = choose_window(example.problem, draw)
     inputs = draw_inputs(example.problem, draw)
-    found = run_to_run(library, example.problem, example.answer, a, b, repeats=2, window=window, inputs=inputs)
+    # The busy stream is one of this process.
+    here = in_this_process(library)
+    found = run_to_run(here, example.problem, example.answer, a, b, repeats=2, window=window, inputs=inputs)
     return isinstance(found, Failed) or found.stable

@@ -13,6 +13,7 @@ from gemmdesc.library.interface import Inputs, Library
 from gemmdesc.library.storage import Stored, d_shape, empty_d, store_a, store_b, store_c
 from gemmdesc.ops.problems import run_problem
 from gemmdesc.plan import Plan
+from gemmdesc.plan.problems import takes_output_scale, takes_scales
 from gemmdesc.problem import AlgoConfig, Failed, GemmProblem, Transpose
 from gemmdesc.verification.comparing import OurSideError, device_errors, first_line
 from gemmdesc.verification.draws import Draw, draws_of
@@ -178,7 +179,7 @@ class Shape:
         try:
             run_problem(
                 plan, first, second, out, c=c, bias=made.bias, alpha=made.inputs.alpha, beta=made.inputs.beta,
-                planner=self.bench.planner,
+                planner=self.bench.planner, **self._scales(made.inputs),
             )  # fmt: skip
         except (torch.OutOfMemoryError, *device_errors()):
             raise
@@ -188,6 +189,13 @@ class Shape:
                 raise torch.OutOfMemoryError(str(error)) from error
             raise OurSideError(f"{type(error).__name__}: {first_line(error)}") from error
         return d
+
+    def _scales(self, inputs: Inputs) -> dict[str, torch.Tensor]:
+        import torch
+
+        p, given = self.plan.problem, {"a_scale": inputs.a_scale, "b_scale": inputs.b_scale, "d_scale": inputs.d_scale}
+        taken = {"a_scale": takes_scales(p), "b_scale": takes_scales(p), "d_scale": takes_output_scale(p)}
+        return {n: torch.full((1,), value, device=self.bench.place) for n, value in given.items() if taken[n]}
 
     def _look_closer(self, draw: Draw) -> Compared:
         """Tell a library whose bytes vary from one that differs, and locate the first element that does."""
