@@ -393,6 +393,33 @@ def test_a_decline_in_backward_is_raised_by_backward() -> None:
         product.sum().backward()
 
 
+def test_backward_on_another_thread_of_the_engine_is_ours() -> None:
+    """A backward nested deeply enough goes on in a thread of autograd's own, as every backward on a GPU does."""
+    threads: list[int] = []
+
+    class Nested(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, depth: int) -> Any:
+            ctx.depth = depth
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            leaf = whole((4, 6)).requires_grad_()
+            with torch.enable_grad():
+                if ctx.depth:
+                    Nested.apply(leaf, ctx.depth - 1).sum().backward()
+                else:
+                    threads.append(threading.get_ident())
+                    torch.mm(leaf, whole((6, 5))).sum().backward()
+            return grad, None
+
+    with gemmdesc.override(replay=source()) as over:
+        Nested.apply(whole((4, 6)).requires_grad_(), 70).sum().backward()
+    assert threads != [threading.get_ident()]
+    assert over.report().by_operator == {"mm": (2, 0)}
+
+
 def test_what_a_compiled_graph_hands_to_torch_is_ours() -> None:
     def function(a: Any, b: Any) -> Any:
         return torch.relu(torch.matmul(a, b)) + 1
