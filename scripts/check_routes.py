@@ -20,7 +20,6 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
@@ -87,26 +86,11 @@ class Run:
         self.written = time.monotonic()
 
 
-@contextmanager
-def flagged(flags: tuple[tuple[str, bool], ...]) -> Iterator[None]:
-    """``torch.backends.cuda.matmul`` with some flags set."""
-    matmul = torch.backends.cuda.matmul
-    before = [(name, getattr(matmul, name)) for name, _ in flags]
-    try:
-        for name, value in flags:
-            setattr(matmul, name, value)
-        yield
-    finally:
-        for name, value in before:
-            setattr(matmul, name, value)
-
-
 def check(run: Run, call: Call) -> None:
     """One call, its products intercepted, whatever becomes of it."""
     run.calls[call.name] += 1
     try:
-        with flagged(call.flags):
-            call.run()
+        call.make()
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         run.errors[f"{call.name}: out of memory"] += 1

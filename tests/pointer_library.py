@@ -51,14 +51,16 @@ class HostLibrary:
         beta: float | None = None,
     ) -> Failed | None:
         p, bias = problem, self.inputs.bias
-        require_inputs(p, Inputs(bias=bias)) if p.beta is ScalarClass.ZERO else None
+        if p.beta is ScalarClass.ZERO:
+            require_inputs(p, self.inputs)
         for i in range(p.batch_count):
             a = _matrix(a_pointer, p.a_dtype, p.a_rows, p.a_columns, p.lda, i * p.a_batch_stride)
             b = _matrix(b_pointer, p.b_dtype, p.b_rows, p.b_columns, p.ldb, i * p.b_batch_stride)
             d = _matrix(d_pointer, p.d_dtype, p.m, p.n, p.ldd, i * p.d_batch_stride)
             left = a.T if p.transa is Transpose.T else a
             right = b.T if p.transb is Transpose.T else b
-            values = np.float32(alpha) * (_values(left, p.a_dtype) @ _values(right, p.b_dtype))
+            times = np.float32(alpha) * np.float32(self.inputs.a_scale) * np.float32(self.inputs.b_scale)
+            values = times * (_values(left, p.a_dtype) @ _values(right, p.b_dtype))
             if p.beta is not ScalarClass.ZERO:
                 values = values + np.float32(beta) * _values(d, p.d_dtype)
             if p.epilogue in BIASED:

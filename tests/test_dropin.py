@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import runpy
+import sys
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -389,6 +393,33 @@ def test_a_decline_in_backward_is_raised_by_backward() -> None:
         product.sum().backward()
 
 
+def test_backward_on_another_thread_of_the_engine_is_ours() -> None:
+    """A backward nested deeply enough goes on in a thread of autograd's own, as every backward on a GPU does."""
+    threads: list[int] = []
+
+    class Nested(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, depth: int) -> Any:
+            ctx.depth = depth
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            leaf = whole((4, 6)).requires_grad_()
+            with torch.enable_grad():
+                if ctx.depth:
+                    Nested.apply(leaf, ctx.depth - 1).sum().backward()
+                else:
+                    threads.append(threading.get_ident())
+                    torch.mm(leaf, whole((6, 5))).sum().backward()
+            return grad, None
+
+    with gemmdesc.override(replay=source()) as over:
+        Nested.apply(whole((4, 6)).requires_grad_(), 70).sum().backward()
+    assert threads != [threading.get_ident()]
+    assert over.report().by_operator == {"mm": (2, 0)}
+
+
 def test_what_a_compiled_graph_hands_to_torch_is_ours() -> None:
     def function(a: Any, b: Any) -> Any:
         return torch.relu(torch.matmul(a, b)) + 1
@@ -461,6 +492,22 @@ def test_a_report_reads_well() -> None:
     assert [line.split()[0] for line in text[1:3]] == ["dot", "mm"]
     assert "1 x dot declined (out_of_scope): torch.dot calls cublasDotEx" in text[3]
     assert str(Report(lines=())) == "no products"
+
+
+def test_the_parity_script_rehearses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "parity.json"
+    script = Path(__file__).resolve().parent.parent / "scripts" / "check_parity.py"
+    monkeypatch.setattr(sys, "argv", [str(script), str(out), "--rehearse", "--calls", "60"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    assert ended.value.code == 0
+    *claims, calls = json.loads(out.read_text())["claims"]
+    assert len(claims) == 2
+    assert (calls["counts"]["calls"], calls["counts"]["different"], calls["counts"]["refused"]) == (60, 0, 0)
+    assert calls["counts"]["equal"] > calls["counts"]["declined"] > 0
+    # Eight products forward, and two for each of them backward.
+    assert all(c["counts"] == {"tensors": 15, "equal": 15, "different": 0, "products_by_plan": 24, "declined": 0}
+               for c in claims)  # fmt: skip
 
 
 def test_tracing_tensors_are_left_alone() -> None:

@@ -28,7 +28,7 @@ torch = pytest.importorskip("torch")
 
 @cache
 def planner() -> Planner:
-    profile = profile_of(small_scopes(("plain", *KERNEL_KINDS)), on_hopper)
+    profile = profile_of(small_scopes(("plain", "float8", *KERNEL_KINDS)), on_hopper)
 
     def library() -> SimulatedLibrary:
         return SimulatedLibrary(identity=IDENTITY, device=DEVICE, heuristic=answer_of, rules=rule_of)
@@ -50,6 +50,8 @@ def executed(found: Ready) -> Any:
     """What a kernel of the plan makes of its tensors, in exact arithmetic."""
     t, p = found.tensors, found.plan.problem
     values = t.alpha * (t.a.float() @ t.b.float())
+    if t.a_scale is not None and t.b_scale is not None:
+        values = values * t.a_scale * t.b_scale
     if t.c is not None:
         values = values + t.beta * t.c.float()
     if t.bias is not None:
@@ -90,7 +92,8 @@ def test_what_kernels_are_given_multiplies_to_torchs_result(release: Release) ->
     for index in range(220):
         with intercepted(handle):
             draw_call(8, index, "cpu", exact=True, largest=32).run()
-    assert min(planned[n] for n in ("mm", "addmm", "addmm_", "_addmm_activation", "bmm", "addmv")) > 0, planned
+    covered = ("mm", "addmm", "addmm_", "_addmm_activation", "bmm", "addmv", "_scaled_mm")
+    assert min(planned[n] for n in covered) > 0, planned
 
 
 def test_a_decline_is_the_planners() -> None:

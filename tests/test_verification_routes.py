@@ -18,7 +18,7 @@ from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.problem import Epilogue
 from gemmdesc.routes import MEASURED, Addend, Release, Route
 from gemmdesc.verification import routed
-from gemmdesc.verification.route_draws import CALLS, Drawer, draw_call
+from gemmdesc.verification.route_draws import CALLS, Call, Drawer, draw_call
 from gemmdesc.verification.route_variants import variants
 from gemmdesc.verification.routed import RouteChecker, Tally, Verdict
 from tests.pointer_library import HostLibrary
@@ -40,7 +40,7 @@ def test_problems_of_random_calls_give_torchs_bytes(release: Release) -> None:
         names.add(call.name)
         with intercepted(checker(tally, release=release)):
             call.run()
-    assert names == set(CALLS) - {"mm_float32", "scaled_mm"}
+    assert names == set(CALLS) - {"mm_float32"}
     assert tally.totals["different"] == tally.totals["reference_failed"] == 0, tally.told[:3]
     assert tally.totals["equal"] > 450
     compared = {(g.operator, g.epilogue) for g in tally.counts}
@@ -48,6 +48,7 @@ def test_problems_of_random_calls_give_torchs_bytes(release: Release) -> None:
         ("addmm", "cublaslt bias"), ("addmm", "cublas C one default"), ("addmm", "cublas alpha C other default"),
         ("_addmm_activation", "cublaslt relu_bias"), ("baddbmm", "cublas alpha C one default"),
         ("addmm_", "cublas C other default"), ("addmv", "cublas default"), ("bmm", "cublas default"),
+        ("_scaled_mm", "cublaslt bias"),
     ):  # fmt: skip
         assert (operator, epilogue) in compared, (operator, epilogue)
 
@@ -114,10 +115,20 @@ def test_variants_change_one_thing_each() -> None:
     assert "alignments of every matrix" in {name for name, _ in tally}
 
 
-@pytest.mark.parametrize("name", ["mm_float32", "scaled_mm"])
-def test_calls_for_a_gpu_can_be_drawn(name: str) -> None:
+def test_a_calls_flags_are_set_while_it_runs() -> None:
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction
+    flags = (("allow_tf32", not before[0]), ("allow_fp16_reduced_precision_reduction", not before[1]))
+    seen = Call(
+        name="x", run=lambda: (matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction), flags=flags
+    ).make()  # fmt: skip
+    assert seen == (not before[0], not before[1])
+    assert (matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction) == before
+
+
+def test_calls_for_a_gpu_alone_can_be_drawn() -> None:
     for index in range(20):
-        assert callable(CALLS[name](Drawer(rng=Random(index), device="cpu", exact=False, largest=40)))
+        assert callable(CALLS["mm_float32"](Drawer(rng=Random(index), device="cpu", exact=False, largest=40)))
 
 
 def test_the_script_rehearses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

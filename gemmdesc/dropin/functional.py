@@ -270,7 +270,7 @@ def scaled_mm(
 ) -> torch.Tensor:
     """``torch._scaled_mm`` of 8-bit operands, ``a`` by rows and ``b`` by columns, with one scale for each.
 
-    Our kernels take no scales yet, so that it declines on a GPU; beside ``replay`` it does not.
+    Row-wise and block-wise scales decline.
 
     Raises:
         as :func:`matmul`.

@@ -100,6 +100,8 @@ def _product(name: str, spelling: _Spelling, given: Mapping[str, Any]) -> Produc
         scales, beta = (given["scale_a"], given["scale_b"]), 0
         if given.get("scale_result") is not None or any(s.numel() != 1 for s in scales):
             return Declined(code="out_of_scope", reason="scales other than one for each operand")
+        if any(str(s.dtype) != "torch.float32" for s in scales):
+            return Declined(code="unsupported_input", reason=f"scales of {scales[0].dtype} and {scales[1].dtype}")
     activation = Activation.NONE
     if name == "_addmm_activation":
         activation = Activation.GELU if given["use_gelu"] else Activation.RELU

@@ -144,8 +144,10 @@ def _given(product: Product, plan: Plan, tensors: Tensors) -> ProblemTensors:
     a, b, out = (t.detach() for t in tensors)
     problem, addend = plan.problem, product.addend
     updated, biased = problem.beta is not ScalarClass.ZERO, problem.epilogue in BIASED
+    a_scale, b_scale = (None, None) if product.scales is None else (s.detach() for s in product.scales)
     return ProblemTensors(
         a=a, b=b, out=out, c=out if updated else None,
         bias=addend.detach() if biased and addend is not None else None,
-        alpha=as_float32(product.alpha), beta=as_float32(product.beta) if updated else 0.0,
+        alpha=as_float32(product.alpha), beta=as_float32(product.beta) if updated else 0.0, a_scale=a_scale,
+        b_scale=b_scale,
     )  # fmt: skip

@@ -92,6 +92,20 @@ class Call:
     run: Callable[[], Any]
     flags: tuple[tuple[str, bool], ...] = ()
 
+    def make(self) -> Any:
+        """The call's result, with its flags set for as long as it runs."""
+        import torch
+
+        matmul = torch.backends.cuda.matmul
+        before = [(name, getattr(matmul, name)) for name, _ in self.flags]
+        try:
+            for name, value in self.flags:
+                setattr(matmul, name, value)
+            return self.run()
+        finally:
+            for name, value in before:
+                setattr(matmul, name, value)
+
 
 def draw_call(seed: int, index: int, device: str, *, exact: bool = False, largest: int | None = None) -> Call:
     """Call number ``index`` of ``seed`` on tensors of ``device``; sizes are at most ``largest`` where that is given."""
@@ -252,7 +266,8 @@ def _scaled_mm(d: Drawer) -> Callable[[], Any]:
     a = d.values(m * k, left).reshape(m, k)
     b = d.values(n * k, right).reshape(n, k).T
     out_dtype = getattr(torch, d.rng.choice(("float16", "bfloat16", "float32")))
-    scales = [torch.tensor(d.rng.uniform(0.1, 2.0), device=d.device) for _ in range(2)]
+    factors = [d.rng.choice((0.5, 1.0, 2.0)) if d.exact else d.rng.uniform(0.1, 2.0) for _ in range(2)]
+    scales = [torch.tensor(x, device=d.device) for x in factors]
     biased = out_dtype != torch.float32 and d.rng.random() < 0.4
     bias, fast = d.values(n, out_dtype) if biased else None, d.rng.random() < 0.5
     return lambda: torch._scaled_mm(a, b, *scales, bias=bias, out_dtype=out_dtype, use_fast_accum=fast)
@@ -276,4 +291,4 @@ CALLS: MappingProxyType[str, Callable[[Drawer], Callable[[], Any]]] = MappingPro
     }
 )
 #: Those that torch makes on a GPU alone.
-_ON_GPU = ("mm_float32", "scaled_mm")
+_ON_GPU = ("mm_float32",)

@@ -18,6 +18,7 @@ from gemmdesc.dropin.memory import alignment_of, differing, host_bits, space_lik
 from gemmdesc.dropin.products import Product, operands_of, route_of, scales_of
 from gemmdesc.errors import Declined, GemmdescError
 from gemmdesc.library.interface import Inputs
+from gemmdesc.library.profiler import normalised
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.operands import DenseOperand
 from gemmdesc.plain import to_plain
@@ -164,7 +165,7 @@ class RouteChecker:
             if self._explained[group] <= self._most_explained:
                 detail |= {"equal_with": self._equal_with(taken, result)}
                 launch = self._library.launch(route.problem, answer) if isinstance(answer, AlgoConfig) else None
-                detail["kernels_of_problem"] = None if launch is None else list(launch.names)
+                detail["kernels_of_problem"] = None if launch is None else [normalised(n) for n in launch.names]
                 detail["kernels_of_torch"] = _names(self._kernels, result, run)
             self._record(Finding(group=group, verdict=Verdict.DIFFERENT, detail=detail))
         except (GemmdescError, RuntimeError) as error:
