@@ -66,7 +66,7 @@ class Schedule:
     stack_depth: int
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def make_schedule(desc: GEMMDesc, k: int) -> Schedule:
     """Spell ``desc`` out for an inner size of ``k``; the sum takes in min(k, ``desc.summed_k``) of them.
 
@@ -122,15 +122,23 @@ class _Builder:
         self._ends: list[Index] = []
         self._program: list[tuple[int, int]] = []
         self._opened = False
+        self._steps: dict[int, Index] = {}
 
     def node(self, ks: Index, cuts: tuple[Cut, ...]) -> None:
         if not cuts:
             self._program.append((Op.LEAF, len(self._order)))
             self._order.append(ks)
-            leaf = self._accumulator
-            self._ends.append(step_ends(len(ks), leaf.instruction_k, leaf.residue))
+            self._ends.append(self._stepped(len(ks)))
             return
         self._folded(list(_parts(ks, cuts[0].layout)), cuts[0].fold, cuts, open_end=cuts[0].open_end)
+
+    def _stepped(self, length: int) -> Index:
+        """Where the steps of a leaf end, which depends on its length alone."""
+        known = self._steps.get(length)
+        if known is None:
+            leaf = self._accumulator
+            known = self._steps[length] = step_ends(length, leaf.instruction_k, leaf.residue)
+        return known
 
     def _folded(
         self, parts: list[Index], fold: tuple[Layout, ...], cuts: tuple[Cut, ...], *, open_end: bool
