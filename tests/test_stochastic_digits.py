@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gemmdesc.errors import InvalidInputError
-from gemmdesc.numerics.stochastic.digits import estimate, student_quantile, summarise
+from gemmdesc.numerics.stochastic.digits import estimate, student_quantile, summarise, widening
 from gemmdesc.numerics.stochastic.formats import ieee_format
 
 
@@ -53,3 +53,24 @@ def test_shares_are_apart() -> None:
     assert (summary.elements, summary.exact_share, summary.zero_share, summary.nonfinite_share) == (5, 0.2, 0.2, 0.2)
     # The last element's samples agree, but a rounding lay on its way: it counts as one unit in the last place apart.
     assert summary.median == pytest.approx(np.median([0.4752, math.log10(3 / (4.30265 / 3 * 2.0**-6))]), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("samples", "antithetic"), [(3, True), (3, False), (2, True), (4, True), (8, True), (8, False)]
+)
+def test_the_widening_is_what_a_common_fraction_costs(samples: int, antithetic: bool) -> None:
+    """Sums of many coins less a common fraction each: the widened interval covers, and is no wider than it must be."""
+    rng = np.random.default_rng(samples)
+    sites, elements = 200, 4000
+    fractions = rng.random((sites, elements))
+    coins = rng.random((samples, sites, elements)) < 0.5
+    if antithetic:
+        coins[-1] = ~coins[-2]
+    found = estimate(
+        np, (coins - fractions).sum(1), np.zeros(elements, bool), confidence=0.95, cap=15.0, resolution=None,
+        wider=widening(samples, antithetic=antithetic),
+    )  # fmt: skip
+    covered = float((np.abs(found.mean) <= found.half_width).mean())
+    assert 0.935 < covered <= (1.0 if samples == 2 else 0.975)
+    if (samples, antithetic) == (3, True):
+        assert widening(3, antithetic=True) == pytest.approx(1.0)

@@ -76,6 +76,22 @@ def student_quantile(confidence: float, degrees: int) -> float:
     return math.sqrt(degrees) * math.tan(high)
 
 
+def widening(samples: int, *, antithetic: bool) -> float:
+    """By how much the interval of fair coins is widened, at least 1, where all samples meet the same fraction.
+
+    Let an exact result lie a fraction f above the value below it.  Sample i is off by c_i - f, c_i its coin, so f is
+    common to all samples and their spread does not show it: their mean is off by the mean coin less f, whose variance
+    is 1/12 (f uniform) plus that of the mean coin, and not 1/s of the spread's.  Sums meet this case whenever they add
+    exact operands to accumulators that differ by whole units.  The factor is the ratio of the two standard deviations:
+    1 for three antithetic samples, sqrt(2) for three independent ones, and growing with ``samples``, since the mean of
+    directed roundings does not converge to the exact result.
+    """
+    pair = 2 if antithetic else 0
+    mean_coin = (samples - pair) / (4 * samples**2)
+    spread = 0.25 * (1 + pair / (samples * (samples - 1)))
+    return max(1.0, math.sqrt((1 / 12 + mean_coin) * samples / spread))
+
+
 def _student(theta: float, degrees: int) -> float:
     sine, cosine = math.sin(theta), math.cos(theta)
     first = degrees % 2
@@ -87,9 +103,18 @@ def _student(theta: float, degrees: int) -> float:
 
 
 def estimate(
-    xp: Any, samples: Any, exact: Any, *, confidence: float, cap: float, resolution: RoundingFormat | None
+    xp: Any,
+    samples: Any,
+    exact: Any,
+    *,
+    confidence: float,
+    cap: float,
+    resolution: RoundingFormat | None,
+    wider: float = 1.0,
 ) -> Estimate:
     """The estimate for samples (s, \\*shape) in float64 lanes; ``exact``: bool lanes (\\*shape).
+
+    ``wider``: a factor of the half width, see :func:`widening`.
 
     Elements whose samples all agree have ``cap`` digits, but where they are not ``exact`` and a ``resolution`` is
     given: there, and wherever the spread is smaller than that, the spread counts as that of one sample one unit of
@@ -107,7 +132,7 @@ def estimate(
     if resolution is not None:
         unit = power_of_two(xp, quantum_exponents(xp, mean, resolution).clip(-1022, None))
         std = xp.where(exact, std, xp.maximum(std, unit / math.sqrt(count)))
-    half = student_quantile(confidence, count - 1) / math.sqrt(count) * std
+    half = wider * student_quantile(confidence, count - 1) / math.sqrt(count) * std
     zero = (usable == 0).all(0) & finite
     spread = half > 0
     ratio = xp.abs(mean) / xp.where(spread, half, 1.0)

@@ -12,6 +12,7 @@ import numpy as np
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.numerics.stochastic.coins import MOST_SAMPLES, directions
 from gemmdesc.numerics.stochastic.counters import Counters, Level
+from gemmdesc.numerics.stochastic.digits import widening
 from gemmdesc.numerics.stochastic.formats import RoundingFormat, parse_format
 from gemmdesc.numerics.stochastic.rounding import round_directed, round_kicked
 
@@ -24,9 +25,11 @@ class Mode(Enum):
     """Two sets of conventions.
 
     ``DEFAULT``: an exact result stays as it is and is known to be exact; the last sample takes the opposite direction
-    of the one before; digits are capped by the format, and an inexact element is never surer than one unit in the last
-    place.  ``PAPER``: those of arXiv 2607.25494 and its package: independent coins, a representable value is moved as
-    well, every product of two matrices is a float64 product of perturbed operands, and digits are capped at 15.
+    of the one before; digits are capped by the format, an inexact element is never surer than one unit in the last
+    place, and more than three samples give no more certainty than they have (``digits.widening``).
+
+    ``PAPER``: the conventions of arXiv 2607.25494 and its package: independent coins, a representable value is moved
+    as well, every product of two matrices is a float64 product of perturbed operands, and digits are capped at 15.
     """
 
     DEFAULT = "default"
@@ -80,6 +83,11 @@ class Settings:
     def cap(self) -> float:
         """The most digits that an element can have."""
         return _PAPER_CAP if self.mode is Mode.PAPER else self.format.decimal_digits
+
+    @property
+    def wider(self) -> float:
+        """By how much intervals are widened beyond the Student factor (:func:`~.digits.widening`)."""
+        return 1.0 if self.mode is Mode.PAPER else widening(self.samples, antithetic=True)
 
     @property
     def resolution(self) -> RoundingFormat | None:

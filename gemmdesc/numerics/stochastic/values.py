@@ -76,6 +76,7 @@ class StochasticValue(ABC):
                 confidence=settings.confidence,
                 cap=settings.cap,
                 resolution=settings.resolution,
+                wider=settings.wider,
             )
 
     @property
