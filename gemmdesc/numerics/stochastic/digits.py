@@ -118,8 +118,8 @@ def estimate(
 
     Elements whose samples all agree have ``cap`` digits, but where they are not ``exact`` and a ``resolution`` is
     given: there, and wherever the spread is smaller than that, the spread counts as that of one sample one unit of
-    ``resolution`` away.  A zero mean with a spread has no digits, and neither has an element with a sample that is not
-    finite (J.-M. Chesneaux's conventions, as in arXiv 2607.25494, 3.1).
+    ``resolution`` away, and a zero has no digits.  A zero mean with a spread has no digits, and neither has an element
+    with a sample that is not finite (J.-M. Chesneaux's conventions, as in arXiv 2607.25494, 3.1).
     """
     count = samples.shape[0]
     finite = xp.isfinite(samples).all(0)
@@ -138,6 +138,8 @@ def estimate(
     ratio = xp.abs(mean) / xp.where(spread, half, 1.0)
     digits = xp.log10(xp.where(ratio > 0, ratio, 1.0)).clip(0.0, cap)
     digits = xp.where(spread & ~zero, digits, cap)
+    if resolution is not None:
+        digits = xp.where(zero & ~exact, 0.0, digits)
     return Estimate(
         mean=xp.where(finite, mean, float("nan")),
         std=xp.where(finite, std, float("nan")),
