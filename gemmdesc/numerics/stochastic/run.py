@@ -161,7 +161,7 @@ class StochasticRun:
         rest = xp.where(xp.isnan(rest), xp.where(value == 0, 0.0, xp.where(up, 1.0, -1.0)), rest)
         with np.errstate(all="ignore"):
             rounded = round_directed(xp, value, rest, up, fmt)
-        kept = ((rounded == value) & (rest == 0)) | ~xp.isfinite(value)
+        kept = (rounded == value) & (rest == 0) & xp.isfinite(value)
         return rounded, kept.all(0)
 
 
