@@ -247,8 +247,8 @@ def _of_perturbation(claim: Claim) -> list[Claim]:
     return [
         {
             "published": "theorem 2 bounds the change of digits by the surrogate",
-            "measured": f"the bound held for {counts['bounded']:,} of the {counts['within_conditions']:,} elements that "
-            f"meet its conditions, but of {counts['elements']:,} the others do not: independent draws differ by about "
+            "measured": f"the bound held for {counts['bounded']:,} of the {counts['within_conditions']:,} elements "
+            f"that meet its conditions; of {counts['elements']:,} the others do not: independent draws differ by about "
             "as much as they spread",
         },
         {

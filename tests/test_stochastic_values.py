@@ -47,7 +47,7 @@ def test_numpy_and_torch_give_the_same_samples(fmt: Any, mode: str) -> None:
     for x, y in zip(ours, theirs, strict=True):
         assert x.samples.tobytes() == y.samples.numpy().tobytes()
         assert x.exact.tolist() == y.exact.tolist()
-        assert np.asarray(x.mean).tobytes() == y.mean.numpy().tobytes()
+        assert np.asarray(x.value).tobytes() == y.value.numpy().tobytes()
     assert runs[0].counters.counts == runs[1].counters.counts
 
 

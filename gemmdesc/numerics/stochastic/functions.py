@@ -154,8 +154,7 @@ def sum(x: StochasticValue, axis: int | None = None, *, order: str = "sequential
 
 def mean(x: StochasticValue, axis: int | None = None) -> Any:
     """The sum over the number of elements: one rounding for each addition and one for the division."""
-    count = reductions.size_of(x.shape) if axis is None else x.shape[axis]
-    return reductions.total(x, axis) / float(count)
+    return reductions.average(x, axis)
 
 
 def norm(x: StochasticValue, axis: int | None = None) -> Any:

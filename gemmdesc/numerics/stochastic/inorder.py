@@ -90,6 +90,28 @@ def draw_inside(
     )
 
 
+def draw_each(
+    desc: GEMMDesc, a: Bits, b: Bits, *, seed: int = 0, antithetic: bool = True, epilogue: EpilogueInputs = _NO_EPILOGUE
+) -> tuple[Float32Array, Bools]:
+    """Samples of a product of operands that are samples themselves: sample i of ``a`` times sample i of ``b``.
+
+    ``a``: (s, m, k) bit patterns, ``b``: (s, k, n).  Directions, as those of :func:`draw_inside`, at all sites.
+    Returns float32 values (s, m, n) of the output type, and where no drawn rounding lost anything (m, n).
+
+    Raises:
+        InvalidInputError: the numbers of samples differ, or as :func:`draw_inside`.
+    """
+    if a.ndim != 3 or b.ndim != 3 or len(a) != len(b):
+        raise InvalidInputError(f"b must have as many samples as a, {a.shape} (got {b.shape})")
+    outputs, losses = [], []
+    for i, (left, right) in enumerate(zip(a, b, strict=True)):
+        inside = _Inside(desc, left, right, rows=None, cols=None, epilogue=epilogue)
+        _, stored, lost = inside.run(all_sites(desc), seed=seed, **_identity(i, len(a), antithetic))
+        outputs.append(stored)
+        losses.append(lost)
+    return np.stack(outputs), ~np.any(losses, axis=0)
+
+
 def _identity(sample: int, samples: int, antithetic: bool) -> dict[str, Any]:
     opposite = antithetic and sample == samples - 1
     return {"sample": sample - 1 if opposite else sample, "opposite": opposite}

@@ -45,6 +45,12 @@ def total(value: Any, axis: int | None = None, *, order: str = "sequential") -> 
     return running
 
 
+def average(value: Any, axis: int | None = None, *, order: str = "sequential") -> Any:
+    """:func:`total` over the number of elements; the division rounds once more."""
+    count = size_of(value.shape) if axis is None else value.shape[axis]
+    return total(value, axis, order=order) / float(count)
+
+
 def matmul(left: Any, right: Any) -> Any:
     """The product of (m, k) and (k, n) values, one of which may be a plain matrix.
 

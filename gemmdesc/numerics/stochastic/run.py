@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,10 @@ class StochasticRun:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.counters = Counters(settings.counters)
+        #: Called with the name and result of every operation, where set.
+        self.observe: Callable[[str, Any], None] | None = None
+        #: The torch type that modules are told a stochastic tensor has; None: float32.
+        self.declared_dtype: Any = None
         self._operations = 0
 
     def array(self, values: Any) -> StochasticArray:

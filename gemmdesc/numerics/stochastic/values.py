@@ -80,12 +80,13 @@ class StochasticValue(ABC):
             )
 
     @property
-    def mean(self) -> Any:
-        """The representative value, a plain array; NaN where a sample is not finite."""
+    def value(self) -> Any:
+        """The samples' mean, a plain array; NaN where a sample is not finite."""
         return self.estimate().mean
 
     @property
-    def std(self) -> Any:
+    def spread(self) -> Any:
+        """The samples' standard deviation (s - 1)."""
         return self.estimate().std
 
     @property
@@ -105,14 +106,14 @@ class StochasticValue(ABC):
         return found.noise | found.zero
 
     def __float__(self) -> float:
-        return float(self.mean)
+        return float(self.value)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __repr__(self) -> str:
         found = self.estimate()
-        return f"{type(self).__name__}(mean={found.mean}, digits={found.digits})"
+        return f"{type(self).__name__}(value={found.mean}, digits={found.digits})"
 
     def __getitem__(self, index: Any) -> Self:
         place = index if isinstance(index, tuple) else (index,)
@@ -159,6 +160,8 @@ class StochasticValue(ABC):
         if self.run.counters.level is not Level.OFF:
             left, right = (other, self) if swapped else (self, other)
             events.after_operation(name, left, right, result)
+        if self.run.observe is not None:
+            self.run.observe(name, result)
         return result
 
     def map(self, name: str, function: Any, exactly: Any) -> Self:
@@ -169,6 +172,8 @@ class StochasticValue(ABC):
             result = self.made(self.straight(function(self.samples), rounded), kept & self.exact)
         if self.run.counters.level is not Level.OFF:
             events.after_function(name, self, result)
+        if self.run.observe is not None:
+            self.run.observe(name, result)
         return result
 
     def __add__(self, other: Any) -> Self:
@@ -224,9 +229,13 @@ class StochasticValue(ABC):
     def __matmul__(self, other: Any) -> Self:
         return reductions.matmul(self, other)  # type: ignore[no-any-return]
 
-    def sum(self, axis: int | None = None, *, order: str = "sequential") -> Self:
+    def sum(self, axis: int | None = None, *, order: str = "sequential") -> Any:
         """See :func:`gemmdesc.numerics.stochastic.reductions.total`."""
-        return reductions.total(self, axis, order=order)  # type: ignore[no-any-return]
+        return reductions.total(self, axis, order=order)
+
+    def mean(self, axis: int | None = None, *, order: str = "sequential") -> Any:
+        """The sum over the number of elements; the division rounds once more."""
+        return reductions.average(self, axis, order=order)
 
     def cast(self, format: str | tuple[int, int] | RoundingFormat) -> Self:
         """Rounded in drawn directions to another format, to go on in the run's from there."""
