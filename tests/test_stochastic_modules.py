@@ -265,3 +265,23 @@ def test_bad_input_is_named() -> None:
     plain = torch.ones(3)
     with pytest.raises(InvalidInputError, match="in-place function must be stochastic"):
         plain.add_(run.tensor(torch.ones(3)))
+
+
+def test_moving_keeps_what_is_exact() -> None:
+    run = stochastic.start(seed=9)
+    x = run.tensor(torch.tensor([[1.0, 2.0], [0.1, -3.0]], dtype=torch.float64))
+    exact = [[True, True], [False, True]]
+    assert x.exact.tolist() == exact
+    assert torch.neg(x).exact.tolist() == exact
+    assert x.t().exact.tolist() == [[True, False], [True, True]]
+    padded = nn.functional.pad(x, (1, 0))
+    assert padded.exact.tolist() == [[True, True, True], [True, False, True]]
+    filled = x.masked_fill(torch.tensor([[False, True], [False, False]]), float("-inf"))
+    assert filled.exact.tolist() == exact
+    assert torch.tril(x).exact.tolist() == exact
+    assert torch.cat([x, torch.zeros(1, 2)]).exact.tolist() == [*exact, [True, True]]
+    below = run.tensor(torch.tensor([-0.1, 0.1], dtype=torch.float64))
+    assert torch.relu(below).exact.tolist() == [True, False]
+    other = stochastic.start(seed=1).tensor(torch.ones(2, 2))
+    with pytest.raises(InvalidInputError, match="of one run"):
+        torch.cat([x, other])

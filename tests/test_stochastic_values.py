@@ -258,3 +258,24 @@ def test_bad_values_are_named() -> None:
                          (lambda: x + run.tensor(torch.ones(2)), "StochasticArray")]:  # fmt: skip
         with pytest.raises(InvalidInputError, match=message):
             bad()
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_choices_between_values(kind: str) -> None:
+    run = stochastic.start(seed=12)
+
+    def make(values: Any) -> StochasticValue:
+        return run.array(values) if kind == "numpy" else run.tensor(torch.tensor(values, dtype=torch.float64))
+
+    x = make([1.0, 0.1, math.nan])
+    condition = [[True, False, True], [False, True, False]]
+    plain = np.array(condition) if kind == "numpy" else torch.tensor(condition)
+    chosen = F.where(plain, x, math.nan)
+    assert np.isnan(np.asarray(chosen.samples)).tolist() == [[[False, True, True], [True, False, True]]] * 3
+    assert F.where(plain, 5.0, x).exact.tolist() == [[True, False, True], [True, True, False]]
+    for function in (F.maximum, F.minimum):
+        assert np.isnan(np.asarray(function(x, math.nan).samples)).all()
+        assert np.isnan(np.asarray(function(x, 3.0).samples)).tolist() == [[False, False, True]] * 3
+    assert F.maximum(x, 0.5).exact.tolist() == [True, True, False]
+    row = make([[2.0], [3.0]])
+    assert F.maximum(row, x)[:, :2].value.tolist() == [[2.0, 2.0], [3.0, 3.0]]

@@ -117,13 +117,13 @@ def ceil(x: StochasticValue) -> Any:
 
 
 def maximum(x: StochasticValue, y: Any) -> Any:
-    """The larger of both, sample by sample; no rounding."""
-    return _chosen(x, y, lambda a, b: (a >= b) | (a != a))
+    """The larger of both, sample by sample, a NaN if there is one; no rounding."""
+    return _chosen(x, y, lambda a, b: ((a >= b) | (a != a)) & (b == b))
 
 
 def minimum(x: StochasticValue, y: Any) -> Any:
-    """The smaller of both, sample by sample; no rounding."""
-    return _chosen(x, y, lambda a, b: (a <= b) | (a != a))
+    """The smaller of both, sample by sample, a NaN if there is one; no rounding."""
+    return _chosen(x, y, lambda a, b: ((a <= b) | (a != a)) & (b == b))
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
@@ -131,20 +131,23 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     if not isinstance(x, StochasticValue):
         if not isinstance(y, StochasticValue):
             raise InvalidInputError(f"x must be a stochastic value where y is none (got {type(x).__name__})")
-        return where(~condition, y, x)
-    return _chosen(x, y, lambda a, b: x.xp.asarray(condition)[None])
+        return where(~y.xp.asarray(condition), y, x)
+    plain = x.xp.asarray(condition)
+    return _chosen(x, y, lambda a, b: plain, axes=plain.ndim)
 
 
-def _chosen(x: StochasticValue, y: Any, first: Any) -> Any:
-    """``x`` where ``first`` (of the samples), else ``y``; exact where all samples took an exact operand."""
-    a, b = x.samples, x.lanes(y)
-    theirs, their_exact = b
-    axes = max(a.ndim, theirs.ndim)
-    a, theirs = (v.reshape(v.shape[0], *(1,) * (axes - v.ndim), *v.shape[1:]) for v in (a, theirs))
-    take = first(a, theirs)
-    # A NaN of the second operand is taken too.
-    take = take & (theirs == theirs)
-    return x.made(x.xp.where(take, a, theirs), x.xp.where(take, x.exact, their_exact).all(0))
+def _chosen(x: StochasticValue, y: Any, first: Any, axes: int = 0) -> Any:
+    """``x`` where ``first`` (of the samples, or of ``axes`` axes without them), else ``y``.
+
+    Exact where all samples took an exact operand.
+    """
+    theirs, their_exact = x.lanes(y)
+    most = max(x.samples.ndim, theirs.ndim, axes + 1)
+    a, b = (v.reshape(v.shape[0], *(1,) * (most - v.ndim), *v.shape[1:]) for v in (x.samples, theirs))
+    take = first(a, b)
+    samples = x.xp.where(take, a, b)
+    every = x.xp.broadcast_to(take, samples.shape)
+    return x.made(samples, x.xp.where(every, x.exact, their_exact).all(0))
 
 
 def sum(x: StochasticValue, axis: int | None = None, *, order: str = "sequential") -> Any:

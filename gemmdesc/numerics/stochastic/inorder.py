@@ -7,6 +7,7 @@ so that any rows can be drawn alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.numerics.stochastic.coins import MOST_SAMPLES
 from gemmdesc.numerics.stochastic.digits import student_quantile
+from gemmdesc.numerics.stochastic.formats import RoundingFormat, format_of
 from gemmdesc.numerics.stochastic.inorder_epilogue import Bools, DrawnEpilogue, Float32Array
 from gemmdesc.numerics.stochastic.inorder_kernels import Draws, execute_drawn
 from gemmdesc.numerics.stochastic.inorder_samples import InOrderSamples
@@ -81,6 +83,7 @@ def draw_inside(
         cols=inside.cols,
         sites=chosen,
         antithetic=antithetic,
+        resolution=inside.resolution,
         confidence=confidence,
         before=np.stack([before for before, _, _ in drawn]),
         samples=np.stack([after for _, after, _ in drawn]),
@@ -137,6 +140,21 @@ class _Inside:
         self._left = Operand(*decode_rows(left.bits, left.dtype, left.chosen, order))
         self._right = Operand(*decode_tiles(right.bits.T, right.dtype, order, right.chosen, LANES))
         self._sizes = (len(left.chosen), len(right.chosen))
+
+    @property
+    def resolution(self) -> RoundingFormat:
+        """Of the last rounding before the output type."""
+        desc, step = self._desc, self._desc.accumulator.step
+        single = format_of(DType.FLOAT32)
+        folded = len(self._schedule.leaf_offsets) > 2
+        if desc.epilogue or (folded and desc.cuts[0].open_end):
+            return single
+        if folded:
+            return format_of(desc.cuts[0].merge_dtype)
+        if isinstance(step, FusedDot):
+            wide = format_of(step.accumulator_dtype)
+            return replace(wide, fraction_bits=step.output_bits)
+        return single
 
     def run(self, sites: Sites, *, seed: int, sample: int, opposite: bool) -> tuple[Float32Array, Float32Array, Bools]:
         """One sample: the values before the output type, those of the output type, and where a drawn rounding lost."""

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmdesc.bits import Bits, from_float32
-from gemmdesc.descriptor import FusedDot, GEMMDesc
-from gemmdesc.dtypes import DType
+from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.numerics.stochastic.digits import Estimate, estimate, widening
 from gemmdesc.numerics.stochastic.formats import RoundingFormat, format_of
 from gemmdesc.numerics.stochastic.sites import Sites
@@ -38,6 +37,7 @@ class BiasSummary:
 class InOrderSamples:
     """Samples (s, len(rows), len(cols)) of the chosen elements, float32 values.
 
+    ``resolution``: what the sums before the output type are rounded to last.
     ``before``: before the rounding to the output type; ``samples``: after it.  ``exact``: no drawn rounding lay between
     two values.  ``library``, ``library_before``: the library's own result, that of a plain replay, and the same before
     the output type.
@@ -48,6 +48,7 @@ class InOrderSamples:
     cols: npt.NDArray[np.int64]
     sites: Sites
     antithetic: bool
+    resolution: RoundingFormat
     confidence: float
     before: Float32Array
     samples: Float32Array
@@ -65,7 +66,7 @@ class InOrderSamples:
 
     def sum_estimate(self) -> Estimate:
         """The formula on the sums before they are stored."""
-        return self._estimate(self.before, self._resolution())
+        return self._estimate(self.before, self.resolution)
 
     def estimate(self) -> Estimate:
         """The stored samples' mean, and how far it can lie from the exact product.
@@ -132,19 +133,3 @@ class InOrderSamples:
                 resolution=resolution,
                 wider=widening(len(samples), antithetic=self.antithetic),
             )
-
-    def _resolution(self) -> RoundingFormat:
-        """Of the last rounding before the output type."""
-        step = self.desc.accumulator.step
-        single = format_of(DType.FLOAT32)
-        if self.desc.epilogue:
-            return single
-        if self.desc.cuts:
-            cut = self.desc.cuts[0]
-            return single if cut.open_end else format_of(cut.merge_dtype)
-        if isinstance(step, FusedDot):
-            wide = format_of(step.accumulator_dtype)
-            return RoundingFormat(
-                fraction_bits=step.output_bits, min_exponent=wide.min_exponent, largest=wide.largest
-            )
-        return single

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gemmdesc.errors import InvalidInputError
+from gemmdesc.numerics.stochastic.run import Mode
 from gemmdesc.operands.lanes import absorb, row_words, shift_right
 
 #: Tells the draws of a perturbation from those of a rounding.
@@ -62,7 +63,7 @@ def matmul(left: Any, right: Any) -> Any:
     """
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
         raise InvalidInputError(f"right must be a matrix of {left.shape[-1]} rows (got {tuple(right.shape)})")
-    if left.run.settings.mode.value == "paper":
+    if left.run.settings.mode is Mode.PAPER:
         return perturbed_matmul(left, right)
     running = left[:, :1] * right[:1]
     for k in range(1, left.shape[1]):

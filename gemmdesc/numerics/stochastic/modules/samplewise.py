@@ -10,7 +10,7 @@ from gemmdesc.numerics.stochastic.run import StochasticRun
 from gemmdesc.numerics.stochastic.tensors import StochasticTensor
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 #: Functions whose results are copies of operands' elements, or 0: no rounding, and exactness goes with the element.
 MOVES = frozenset((
@@ -27,7 +27,7 @@ MOVES = frozenset((
 CHOICES = frozenset((
     "relu6", "hardtanh", "clamp", "clip", "maximum", "minimum", "where", "max", "min", "amax", "amin",
     "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "threshold", "abs",
-    "neg", "negative", "relu",
+    "relu",
 ))  # fmt: skip
 #: Functions of plain operands whose results become stochastic.
 LOOKUPS = frozenset(["embedding", "embedding_bag"])
@@ -85,6 +85,18 @@ def has_stochastic(value: Any) -> bool:
     return any(isinstance(v, StochasticTensor) for v in leaves(value))
 
 
+def run_of(value: Any) -> StochasticRun:
+    """The run that all stochastic leaves belong to.
+
+    Raises:
+        InvalidInputError: they belong to several.
+    """
+    parts = stochastic_parts(value)
+    if any(v.run is not parts[0].run for v in parts):
+        raise InvalidInputError("arguments must be stochastic tensors of one run (got several runs)")
+    return parts[0].run
+
+
 def converted(run: StochasticRun, value: Any) -> Any:
     """Floating-point tensors among the leaves made stochastic.
 
@@ -123,7 +135,7 @@ def computed(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
 
     What is not floating-point (indices, comparisons) is that of the samples' mean.
     """
-    (run,) = {v.run for v in stochastic_parts((arguments, keywords))}
+    run = run_of((arguments, keywords))
     name = name_of(function)
     if name in _CASTS:
         return _cast(name, arguments, keywords)
@@ -151,30 +163,33 @@ def moved(name: str, function: Any, arguments: tuple[Any, ...], keywords: dict[s
     import torch
 
     given = stochastic_parts((arguments, keywords))
-    run = given[0].run
+    run = run_of((arguments, keywords))
     keywords = {k: v for k, v in keywords.items() if k != "inplace"}
     parts = _each(run, function, arguments, keywords)
     means = _at_mean(function, arguments, keywords, parts)
     if name in CHOICES:
         all_exact = bool(torch.stack([v.exact.all() for v in given]).all())
     else:
-        masks = mapped((arguments, keywords), _exactness)
-        exact = function(*masks[0], **masks[1])
+        kept, lost = (mapped((arguments, keywords), _marks(exact)) for exact in (True, False))
+        marked = (function(*kept[0], **kept[1]), function(*lost[0], **lost[1]))
 
     def join(*leaf: Any) -> Any:
         first = leaf[0]
         if not isinstance(first, torch.Tensor) or not first.is_floating_point():
-            return leaf[-2]
-        stacked = torch.stack(leaf[:-2])
+            return leaf[-3]
+        stacked = torch.stack(leaf[:-3])
         if name == "relu":
-            kept = (stacked == 0).all(0) | _like(given[0].exact, stacked[0])
+            operand = given[0].estimate()
+            # A zero that no rounding on the way can have made is an exact one.
+            exact = given[0].exact | (operand.finite & (operand.mean + operand.half_width < 0))
         elif name in CHOICES:
-            kept = torch.full_like(first, all_exact, dtype=torch.bool)
+            exact = torch.full_like(first, all_exact, dtype=torch.bool)
         else:
-            kept = leaf[-1] != 0
-        return StochasticTensor(stacked, kept, run)
+            # Constants that a function fills in are exact, whether 0 or not.
+            exact = (leaf[-2] != 0) | (leaf[-1] == 0)
+        return StochasticTensor(stacked, exact, run)
 
-    return _joined(join, *parts, means, means if name in CHOICES else exact)
+    return _joined(join, *parts, means, *((means, means) if name in CHOICES else marked))
 
 
 def stored_in_place(target: Any, result: Any) -> Any:
@@ -191,19 +206,18 @@ def stored_in_place(target: Any, result: Any) -> Any:
     return target
 
 
-def _like(exact: Any, shaped: Any) -> Any:
-    return exact if exact.shape == shaped.shape else exact.all().expand(shaped.shape)
-
-
-def _exactness(leaf: Any) -> Any:
-    """The exactness of a leaf as numbers that moving keeps; plain floats are exact."""
+def _marks(exact: bool) -> Callable[[Any], Any]:
+    """1 where a leaf is exact (or, with ``exact`` false, is not) and 0 elsewhere; plain floats are exact."""
     import torch
 
-    if isinstance(leaf, StochasticTensor):
-        return leaf.exact.to(torch.float64)
-    if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-        return torch.ones_like(leaf, dtype=torch.float64)
-    return leaf
+    def marks(leaf: Any) -> Any:
+        if isinstance(leaf, StochasticTensor):
+            return (leaf.exact if exact else ~leaf.exact).to(torch.float64)
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+            return torch.full_like(leaf, float(exact), dtype=torch.float64)
+        return leaf
+
+    return marks
 
 
 def _each(run: StochasticRun, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
@@ -264,9 +278,3 @@ def _cast(name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> An
         if any(word.removeprefix("torch.") == spelling for word in wanted):
             return value.cast(dtype)
     return value
-
-
-def device_of(value: Any) -> torch.device | None:
-    """The device of the first stochastic leaf."""
-    parts = stochastic_parts(value)
-    return parts[0].device if parts else None
