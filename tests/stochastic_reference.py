@@ -13,8 +13,11 @@ from gemmdesc.arithmetic import step as exact
 from gemmdesc.bits import to_float32
 from gemmdesc.descriptor import Cut, FusedDot, GEMMDesc, ScalarStep, Start
 from gemmdesc.dtypes import DType
+from gemmdesc.numerics.stochastic import functions
 from gemmdesc.numerics.stochastic.formats import RoundingFormat, format_of
+from gemmdesc.numerics.stochastic.run import StochasticRun
 from gemmdesc.numerics.stochastic.sites import Numbering, site_direction
+from gemmdesc.numerics.stochastic.values import StochasticValue
 from tests.arithmetic_reference import groups, split
 
 
@@ -31,6 +34,17 @@ def exact_neighbour(z: Fraction, up: bool, fmt: RoundingFormat) -> float:
 def _leading(z: Fraction) -> int:
     e = z.numerator.bit_length() - z.denominator.bit_length()
     return e if z >= Fraction(2) ** e else e - 1
+
+
+def program(run: StochasticRun, make: Any, a: np.ndarray, b: np.ndarray) -> list[StochasticValue]:
+    """Every operation that IEEE 754 fixes; ``make`` is an array or a tensor of the run."""
+    x, y = make(a), make(b)
+    steps = [x + y, x - y, x * y, x / y, 3.0 - x, 1.0 / y, x * 0.1, -y, functions.sqrt(abs(x))]
+    steps += [functions.maximum(x, y), functions.minimum(x, 0.25), functions.floor(x), functions.where(x < y, x, y * 2.0)]
+    steps += [steps[2].sum(), steps[0].sum(order="pairwise"), functions.mean(x), functions.norm(y), functions.dot(x, y)]
+    steps += [(x + y).cast("bfloat16")]
+    matrix = x.reshape(2, 3) @ y.reshape(3, 2)
+    return [*steps, abs(x) ** 2, matrix, matrix @ np.array([[1.0], [-0.3]]), matrix.T[1]]
 
 
 class DrawnInterpreter:

@@ -15,22 +15,11 @@ from hypothesis import strategies as st
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.numerics import stochastic
 from gemmdesc.numerics.stochastic import functions as F
-from gemmdesc.numerics.stochastic.run import StochasticRun
 from gemmdesc.numerics.stochastic.values import StochasticValue
+from tests.stochastic_reference import program
 
 FORMATS = ["float32", "bfloat16", "float16", (11, 52), (4, 3)]
 MODES = ["default", "paper"]
-
-
-def program(run: StochasticRun, make: Any, a: np.ndarray, b: np.ndarray) -> list[StochasticValue]:
-    """Every operation that IEEE 754 fixes; ``make`` is an array or a tensor of the run."""
-    x, y = make(a), make(b)
-    steps = [x + y, x - y, x * y, x / y, 3.0 - x, 1.0 / y, x * 0.1, -y, F.sqrt(abs(x))]
-    steps += [F.maximum(x, y), F.minimum(x, 0.25), F.floor(x), F.where(x < y, x, y * 2.0)]
-    steps += [steps[2].sum(), steps[0].sum(order="pairwise"), F.mean(x), F.norm(y), F.dot(x, y)]
-    steps += [(x + y).cast("bfloat16")]
-    matrix = x.reshape(2, 3) @ y.reshape(3, 2)
-    return [*steps, abs(x) ** 2, matrix, matrix @ np.array([[1.0], [-0.3]]), matrix.T[1]]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -119,7 +119,7 @@ def estimate(
     Elements whose samples all agree have ``cap`` digits, but where they are not ``exact`` and a ``resolution`` is
     given: there, and wherever the spread is smaller than that, the spread counts as that of one sample one unit of
     ``resolution`` away, and a zero has no digits.  A zero mean with a spread has no digits, and neither has an element
-    with a sample that is not finite (J.-M. Chesneaux's conventions, as in arXiv 2607.25494, 3.1).
+    with a sample that is not finite (as in arXiv 2607.25494, 3.1).
     """
     count = samples.shape[0]
     finite = xp.isfinite(samples).all(0)
