@@ -40,7 +40,8 @@ def program(run: StochasticRun, make: Any, a: np.ndarray, b: np.ndarray) -> list
     """Every operation that IEEE 754 fixes; ``make`` is an array or a tensor of the run."""
     x, y = make(a), make(b)
     steps = [x + y, x - y, x * y, x / y, 3.0 - x, 1.0 / y, x * 0.1, -y, functions.sqrt(abs(x))]
-    steps += [functions.maximum(x, y), functions.minimum(x, 0.25), functions.floor(x), functions.where(x < y, x, y * 2.0)]
+    steps += [functions.maximum(x, y), functions.minimum(x, 0.25), functions.floor(x)]
+    steps += [functions.where(x < y, x, y * 2.0)]
     steps += [steps[2].sum(), steps[0].sum(order="pairwise"), functions.mean(x), functions.norm(y), functions.dot(x, y)]
     steps += [(x + y).cast("bfloat16")]
     matrix = x.reshape(2, 3) @ y.reshape(3, 2)

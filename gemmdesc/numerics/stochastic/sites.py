@@ -103,9 +103,14 @@ def number_sites(desc: GEMMDesc, schedule: Schedule) -> Numbering:
     )
 
 
+def sample_word(seed: int, sample: int) -> int:
+    """The signed 64-bit word from which a sample's keys are made."""
+    return absorb(seed, sample, _INSIDE)
+
+
 def element_keys(seed: int, sample: int, rows: Lanes, cols: Lanes) -> Lanes:
     """One int64 word per element of D, shape (len(rows), len(cols)); rows and columns are those of the whole D."""
-    base = absorb(seed, sample, _INSIDE)
+    base = sample_word(seed, sample)
     with np.errstate(over="ignore"):
         return element_words(row_words(base, np.asarray(rows)[:, None]), np.asarray(cols)[None, :])
 
