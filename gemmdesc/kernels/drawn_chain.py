@@ -48,7 +48,7 @@ def _power_of_two(exponent):
 
 @triton.jit
 def _neighbour(value, rest, up, FRACTION: tl.constexpr):
-    """The neighbour of (``value``, sign of ``rest``) in float32's range with ``FRACTION`` bits; whether it is another."""
+    """The neighbour, ``FRACTION`` bits in float32's range, of (``value``, sign of ``rest``), and whether it differs."""
     usable = (tl.abs(value) < float("inf")) & (value != 0.0)
     v = tl.where(usable, value, 1.0)
     exponent = ((v.to(tl.int64, bitcast=True) >> 52) & 0x7FF) - 1023

@@ -234,7 +234,6 @@ def _draws(schedule: Schedule, part: slice, numbers: Numbering, sites: Sites, ke
         opposite=opposite,
         step=sites.step,
         rows=rows,
-        per_product=numbers.per_product,
         first_row=numbers.program + begin,
     )
 

@@ -28,15 +28,13 @@ _COMPONENTS = 64
 class Draws(NamedTuple):
     """``keys``: (m, width) uint64, one per element.  ``opposite``: all directions turned.
 
-    ``step``: steps draw.  ``rows``: bool per row of the stack program.  ``per_product``, ``first_row``: see
-    :class:`gemmdesc.numerics.stochastic.sites.Numbering`.
+    ``step``: steps draw.  ``rows``: bool per row of the stack program, whose first has the site number ``first_row``.
     """
 
     keys: npt.NDArray[np.uint64]
     opposite: bool
     step: bool
     rows: npt.NDArray[np.bool_]
-    per_product: bool
     first_row: int
 
 

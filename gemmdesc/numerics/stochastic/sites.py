@@ -78,13 +78,12 @@ def check_sites(desc: GEMMDesc, sites: Sites) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Numbering:
-    """First site numbers of each part; ``per_product``: a step's number is per product, not per step."""
+    """First site numbers of each part; steps count from 0, of a CUDA-core chain two for each product."""
 
     program: int
     epilogue: int
     opening: int
     output: int
-    per_product: bool
 
 
 def number_sites(desc: GEMMDesc, schedule: Schedule) -> Numbering:
@@ -99,7 +98,6 @@ def number_sites(desc: GEMMDesc, schedule: Schedule) -> Numbering:
         epilogue=epilogue,
         opening=opening,
         output=opening + 2 * opened,
-        per_product=per_product,
     )
 
 
