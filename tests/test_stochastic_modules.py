@@ -229,6 +229,11 @@ def test_without_an_analysis_functions_round_once() -> None:
     assert torch.nn.functional.relu(x).exact.all()
     assert x.view(4).exact.all()
     assert (x.to(torch.float16).samples == x.samples).all()
+    assert x.to("cpu") is x.double() is x.float().type_as(x)
+    thirds = stochastic.start(format="float32", seed=7).tensor(torch.tensor([1.0, 2.0]) / 3)
+    for narrow in (thirds.bfloat16(), thirds.to("cpu", torch.bfloat16), thirds.to(dtype=torch.bfloat16)):
+        assert (narrow.samples == narrow.samples.bfloat16().double()).all()
+        assert not narrow.exact.any()
     assert x.sum().exact
     with pytest.raises(AttributeError, match="no attribute 'nothing_of_the_kind'"):
         x.nothing_of_the_kind  # noqa: B018

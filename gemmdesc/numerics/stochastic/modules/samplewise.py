@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.numerics.stochastic.run import StochasticRun
 from gemmdesc.numerics.stochastic.tensors import StochasticTensor
-
-if TYPE_CHECKING:
-    pass
 
 #: Functions whose results are copies of operands' elements, or 0: no rounding, and exactness goes with the element.
 MOVES = frozenset((
@@ -133,12 +130,12 @@ def function_mode(meet: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -
 def computed(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """``function`` in float64 for each sample, its floating-point results rounded once.
 
-    What is not floating-point (indices, comparisons) is that of the samples' mean.
+    What is not floating-point (indices, comparisons) is that of the samples' mean.  No result is called exact.
     """
     run = run_of((arguments, keywords))
     name = name_of(function)
     if name in _CASTS:
-        return _cast(name, arguments, keywords)
+        return _cast(function, arguments, keywords)
     keywords = {k: v for k, v in keywords.items() if k != "inplace"}
     parts = _each(run, function, arguments, keywords)
     means = _at_mean(function, arguments, keywords, parts)
@@ -231,14 +228,25 @@ def _each(run: StochasticRun, function: Any, arguments: tuple[Any, ...], keyword
 
     given = mapped((arguments, keywords), widened)
     results = []
+    # Whatever is random in a function is the same for all samples.
+    kept = _generators(stochastic_parts((arguments, keywords))[0])
     for i in range(run.settings.samples):
+        for state, put_back in kept:
+            put_back(state)
         picked = mapped(given, _sample(i))
-        # Whatever is random in a function is the same for all samples.
-        state = torch.random.get_rng_state()
         results.append(function(*picked[0], **picked[1]))
-        if i < run.settings.samples - 1:
-            torch.random.set_rng_state(state)
     return results
+
+
+def _generators(value: StochasticTensor) -> list[tuple[Any, Callable[[Any], None]]]:
+    """The states of torch's generators that a function of ``value`` can draw from, and what puts each back."""
+    import torch
+
+    kept: list[tuple[Any, Callable[[Any], None]]] = [(torch.random.get_rng_state(), torch.random.set_rng_state)]
+    if value.is_cuda:
+        device = value.device
+        kept.append((torch.cuda.get_rng_state(device), lambda state: torch.cuda.set_rng_state(state, device)))
+    return kept
 
 
 def _sample(i: int) -> Callable[[Any], Any]:
@@ -270,11 +278,21 @@ def _joined(join: Callable[..., Any], *parts: Any) -> Any:
     return join(*parts)
 
 
-def _cast(name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """A conversion: to a narrower type one rounding to it, else nothing."""
+def _cast(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """A conversion: to a narrower type one rounding to it, and a move to another device; else nothing."""
+    import torch
+
     value = arguments[0]
-    wanted = [name, *(str(a) for a in (*arguments[1:], *keywords.values()))]
-    for spelling, dtype in (("bfloat16", "bfloat16"), ("half", "float16"), ("float16", "float16")):
-        if any(word.removeprefix("torch.") == spelling for word in wanted):
-            return value.cast(dtype)
-    return value
+
+    # What torch makes of a plain tensor says what was asked for.
+    def empty(leaf: Any) -> Any:
+        plain = not isinstance(leaf, StochasticTensor)
+        return leaf if plain else torch.empty(0, dtype=leaf.dtype, device=leaf.device)
+
+    stand_in = mapped((arguments, keywords), empty)
+    asked = function(*stand_in[0], **stand_in[1])
+    if asked.dtype != value.dtype and asked.dtype in (torch.float16, torch.bfloat16):
+        value = value.cast(str(asked.dtype).removeprefix("torch."))
+    if asked.device == value.device:
+        return value
+    return value.made(value.samples.to(asked.device), value.exact.to(asked.device))
