@@ -28,7 +28,7 @@ from gemmdesc.verification.stochastic_corrections import corrections
 
 Claim = dict[str, Any]
 
-#: What the issue of these claims asks for.
+#: Bars: the share covered, the median slack in digits, and the cost in products.
 COVERED, SLACK, PRODUCTS = 0.95, 0.7, 3.0
 #: log10 of the ratio of Student's 95% quantile to its median at two degrees of freedom.
 CALIBRATED = "0.722"

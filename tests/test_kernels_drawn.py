@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from gemmdesc.descriptor import Accumulator, AddBias, Contiguous, Cut, GEMMDesc, ResidueLast, ScalarStep, Start, Strided
@@ -99,4 +98,3 @@ def test_a_card_gives_the_cpus_samples() -> None:
     assert counts["different"] == 0
     assert counts["equal"] + counts["left_to_cpu"] == counts["elements"]
     assert counts["left_to_cpu"] < 0.01 * counts["elements"]
-    assert np.isfinite(counts["elements"])
