@@ -56,6 +56,7 @@ class DrawnInterpreter:
         self._key = np.array([key], dtype=np.int64)
         self._row = self._step = self._place = 0
         self.lost = False
+        self.gaps = 0.0
 
     def run(self, a_row: Sequence[int], b_column: Sequence[int]) -> float:
         desc = self._desc
@@ -68,7 +69,10 @@ class DrawnInterpreter:
         value = self._node(list(range(min(len(a), desc.summed_k))), desc.cuts, a, b)
         if desc.output_dtype is DType.FLOAT32 or not math.isfinite(value):
             return value
-        return self._rounded(Fraction(value), value, format_of(desc.output_dtype), self._numbers.output)
+        kept = self.gaps
+        stored = self._rounded(Fraction(value), value, format_of(desc.output_dtype), self._numbers.output)
+        self.gaps = kept
+        return stored
 
     def _node(self, ks: list[int], cuts: tuple[Cut, ...], a: list[float], b: list[float]) -> float:
         if not cuts:
@@ -155,9 +159,18 @@ class DrawnInterpreter:
         """The neighbour of ``z``; ``zero`` where that is 0."""
         if not z:
             return zero
-        result = exact_neighbour(z, bool(site_direction(self._key, site, opposite=self._opposite)[0]), fmt)
+        up = bool(site_direction(self._key, site, opposite=self._opposite)[0])
+        result, other = exact_neighbour(z, up, fmt), exact_neighbour(z, not up, fmt)
+        infinite = not math.isfinite(result)
+        self.gaps += math.inf if infinite else (result - _finite(other, fmt)) ** 2
         self.lost |= not math.isfinite(result) or Fraction(result) != z
         return result
+
+
+def _finite(x: float, fmt: RoundingFormat) -> float:
+    """What infinity stands for beside ``fmt.largest``."""
+    beyond = fmt.largest + math.ulp(fmt.largest) * 2.0 ** (52 - fmt.fraction_bits)
+    return x if math.isfinite(x) else math.copysign(beyond, x)
 
 
 def _float(bits: int, dtype: DType) -> float:

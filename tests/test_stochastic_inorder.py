@@ -78,7 +78,7 @@ def test_drawn_samples_are_the_interpreters(desc: GEMMDesc, k: int, kind: str, s
     a, b = draw_bits(rng, kind, (2, k), desc.a_dtype), draw_bits(rng, kind, (k, 1), desc.b_dtype)
     found = draw_inside(desc, a, b, seed=seed)
     numbers = number_sites(desc, make_schedule(desc, k))
-    lost = np.zeros((2, 1), dtype=bool)
+    lost, gaps = np.zeros((2, 1), dtype=bool), np.zeros((2, 1))
     for sample, drawn, opposite in ((0, 0, False), (1, 1, False), (2, 1, True)):
         keys = element_keys(seed, drawn, np.arange(2), np.arange(1))
         for i in range(2):
@@ -88,6 +88,9 @@ def test_drawn_samples_are_the_interpreters(desc: GEMMDesc, k: int, kind: str, s
             both_nan = got != got and expected != expected
             assert both_nan or (got, math.copysign(1, got)) == (expected, math.copysign(1, expected))
             lost[i] |= interpreter.lost
+            gaps[i] += interpreter.gaps / 3
+    # Sums of powers of two, of many sizes: not bytes, up to the last places.
+    assert np.allclose(found.gaps, gaps, rtol=1e-12, atol=0.0)
     assert found.exact.tolist() == (~lost).tolist()
 
 
@@ -250,3 +253,30 @@ def test_bad_input_is_named() -> None:
                               ({"seed": "x"}, "seed must"), ({"seed": -1}, "seed must")]:  # fmt: skip
         with pytest.raises(InvalidInputError, match=message):
             draw_inside(desc, a, b, **keywords)
+
+
+@pytest.mark.parametrize("output", [DType.FLOAT32, DType.BFLOAT16])
+def test_half_widths_from_the_sites_cover_and_are_no_wider_than_they_must_be(output: DType) -> None:
+    rng = np.random.default_rng(9)
+    a, b = normal(rng, (40, 1024)), normal(rng, (1024, 60))
+    found = draw_inside(product(output, k=1024, cuts=(SPLIT,)), a, b, seed=2)
+    reference = to_float32(a, DType.FLOAT16).astype(np.float64) @ to_float32(b, DType.FLOAT16).astype(np.float64)
+    error = np.abs(found.before.astype(np.float64).mean(0) - reference)
+    half = found.site_half_width()
+    assert 0.945 < (error <= half).mean() < 0.98
+    assert np.median(np.log10(half / error)) < 0.55
+    # The same element by the spread of three samples: as often covered, and wider by what two degrees of freedom cost.
+    wide = found.sum_estimate().half_width
+    assert np.median(wide) > 1.4 * np.median(half)
+
+
+def test_an_epilogue_scales_what_the_sums_lost() -> None:
+    rng = np.random.default_rng(10)
+    a, b = normal(rng, (4, 256)), normal(rng, (256, 5))
+    plain = draw_inside(product(k=256), a, b, seed=1)
+    for alpha in (0.5, float(np.float32(0.3))):
+        scaled = draw_inside(product(k=256, epilogue=(Scale(),)), a, b, seed=1, epilogue=EpilogueInputs(alpha=alpha))
+        extra = scaled.gaps / alpha**2 / plain.gaps
+        assert (extra >= 1 - 1e-12).all()
+        assert np.median(extra) < 1.2
+        assert (alpha == 0.5) == bool((np.abs(extra - 1) < 1e-12).all())

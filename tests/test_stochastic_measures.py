@@ -103,6 +103,5 @@ def test_what_is_published_meets_its_bars() -> None:
     assert by_part["table3"]["digits"][0]["seeds"] >= 20
     inside = by_part["inside"]
     assert inside["counts"]["covered_bar_met"] == inside["counts"]["output_types"] == 4
-    assert [r["output"] for r in inside["by_output"] if not r["slack_bar"]] == ["float32"]
-    assert inside["why_missed"]
+    assert inside["counts"]["slack_bar_met"] == 4
     assert by_part["cost"]["met"]

@@ -7,7 +7,7 @@ so that any rows can be drawn alone.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from gemmdesc.errors import InvalidInputError
 from gemmdesc.numerics.stochastic.coins import MOST_SAMPLES
 from gemmdesc.numerics.stochastic.digits import student_quantile
 from gemmdesc.numerics.stochastic.formats import RoundingFormat, format_of
-from gemmdesc.numerics.stochastic.inorder_epilogue import Bools, DrawnEpilogue, Float32Array
+from gemmdesc.numerics.stochastic.inorder_epilogue import DrawnEpilogue, Float32Array, Float64Array
 from gemmdesc.numerics.stochastic.inorder_kernels import Draws, execute_drawn
 from gemmdesc.numerics.stochastic.inorder_samples import InOrderSamples
 from gemmdesc.numerics.stochastic.sites import (
@@ -75,7 +75,7 @@ def draw_inside(
     chosen = all_sites(desc) if sites is None else sites
     check_sites(desc, chosen)
     inside = _Inside(desc, a, b, rows=rows, cols=cols, epilogue=epilogue)
-    own, stored, _ = inside.run(NO_SITES, seed=seed, sample=0, opposite=False)
+    own = inside.run(NO_SITES, seed=seed, sample=0, opposite=False)
     drawn = [inside.run(chosen, seed=seed, **_identity(i, samples, antithetic)) for i in range(samples)]
     return InOrderSamples(
         desc=desc,
@@ -85,17 +85,18 @@ def draw_inside(
         antithetic=antithetic,
         resolution=inside.resolution,
         confidence=confidence,
-        before=np.stack([before for before, _, _ in drawn]),
-        samples=np.stack([after for _, after, _ in drawn]),
-        exact=~np.any([lost for _, _, lost in drawn], axis=0),
-        library_before=own,
-        library=stored,
+        before=np.stack([d.before for d in drawn]),
+        samples=np.stack([d.stored for d in drawn]),
+        exact=~np.any([d.lost for d in drawn], axis=0),
+        gaps=np.mean([d.gaps for d in drawn], axis=0),
+        library_before=own.before,
+        library=own.stored,
     )
 
 
 def draw_each(
     desc: GEMMDesc, a: Bits, b: Bits, *, seed: int = 0, antithetic: bool = True, epilogue: EpilogueInputs = _NO_EPILOGUE
-) -> tuple[Float32Array, Bools]:
+) -> tuple[Float32Array, npt.NDArray[np.bool_]]:
     """Samples of a product of operands that are samples themselves: sample i of ``a`` times sample i of ``b``.
 
     ``a``: (s, m, k) bit patterns, ``b``: (s, k, n).  Directions, as those of :func:`draw_inside`, at all sites.
@@ -109,15 +110,25 @@ def draw_each(
     outputs, losses = [], []
     for i, (left, right) in enumerate(zip(a, b, strict=True)):
         inside = _Inside(desc, left, right, rows=None, cols=None, epilogue=epilogue)
-        _, stored, lost = inside.run(all_sites(desc), seed=seed, **_identity(i, len(a), antithetic))
-        outputs.append(stored)
-        losses.append(lost)
+        drawn = inside.run(all_sites(desc), seed=seed, **_identity(i, len(a), antithetic))
+        outputs.append(drawn.stored)
+        losses.append(drawn.lost)
     return np.stack(outputs), ~np.any(losses, axis=0)
 
 
 def _identity(sample: int, samples: int, antithetic: bool) -> dict[str, Any]:
     opposite = antithetic and sample == samples - 1
     return {"sample": sample - 1 if opposite else sample, "opposite": opposite}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Drawn:
+    """One sample: values before the output type and of it, the summed squares of the gaps before it, and losses."""
+
+    before: Float32Array
+    stored: Float32Array
+    gaps: Float64Array
+    lost: npt.NDArray[np.bool_]
 
 
 class _Inside:
@@ -156,12 +167,12 @@ class _Inside:
             return replace(wide, fraction_bits=step.output_bits)
         return single
 
-    def run(self, sites: Sites, *, seed: int, sample: int, opposite: bool) -> tuple[Float32Array, Float32Array, Bools]:
-        """One sample: the values before the output type, those of the output type, and where a drawn rounding lost."""
+    def run(self, sites: Sites, *, seed: int, sample: int, opposite: bool) -> _Drawn:
+        """One sample."""
         keys = element_keys(seed, sample, self.rows, self.cols)
-        lost = np.zeros(keys.shape, dtype=np.bool_)
+        gaps = np.zeros(keys.shape)
         finish = DrawnEpilogue(
-            self._inputs, shape=self._shape, rows=self.rows, cols=self.cols, keys=keys, opposite=opposite, lost=lost
+            self._inputs, shape=self._shape, rows=self.rows, cols=self.cols, keys=keys, opposite=opposite, gaps=gaps
         )
         place = {"shape": self._shape, "rows": self.rows, "cols": self.cols}
 
@@ -175,16 +186,16 @@ class _Inside:
         opened, begin = None, 0
         if len(places):
             begin = int(places[0])
-            first = self._sum(schedule, slice(0, begin), None, sites, keys, opposite, lost)
+            first = self._sum(schedule, slice(0, begin), None, sites, keys, opposite, gaps)
             opened = steps(first, self._desc.cuts[0].opening, self._numbers.opening)
-        values = self._sum(schedule, slice(begin, None), opened, sites, keys, opposite, lost)
+        values = self._sum(schedule, slice(begin, None), opened, sites, keys, opposite, gaps)
         values = steps(values, self._desc.epilogue, self._numbers.epilogue)
-        dtype = self._desc.output_dtype
-        if dtype is DType.FLOAT32:
-            return values, to_float32(from_float32(values, dtype), dtype), lost
-        if sites.output:
-            return values, finish.store(values, dtype, self._numbers.output), lost
-        return values, to_float32(from_float32(values, dtype), dtype), lost
+        before, dtype = gaps.copy(), self._desc.output_dtype
+        if sites.output and dtype is not DType.FLOAT32:
+            stored = finish.store(values, dtype, self._numbers.output)
+        else:
+            stored = to_float32(from_float32(values, dtype), dtype)
+        return _Drawn(before=values, stored=stored, gaps=before, lost=gaps > 0)
 
     def _sum(
         self,
@@ -194,9 +205,9 @@ class _Inside:
         sites: Sites,
         keys: Any,
         opposite: bool,
-        lost: Bools,
+        gaps: Float64Array,
     ) -> Float32Array:
-        """Float32 sums of the rows ``part`` of the program; ``given`` is what its OPEN stands for."""
+        """Float32 sums of the rows ``part`` of the program; ``given`` is what its OPEN stands for; adds to ``gaps``."""
         m, n = self._sizes
         if m == 0 or n == 0:
             return np.zeros((len(self.rows), len(self.cols)), dtype=np.float32)
@@ -204,7 +215,7 @@ class _Inside:
         step = self._desc.accumulator.step
         start = np.full((m, width), step.opening if isinstance(step, ScalarStep) else 0.0, dtype=np.float32)
         opened = start if given is None else _padded(given.T if self._turned else given, width)
-        out, gone = np.empty((m, width), dtype=np.float32), np.zeros((m, width), dtype=np.bool_)
+        out, met = np.empty((m, width), dtype=np.float32), np.zeros((m, width))
         draws = _draws(schedule, part, self._numbers, sites, _padded(keys.T if self._turned else keys, width), opposite)
         rows = schedule.program[part]
         program = Program(
@@ -216,13 +227,13 @@ class _Inside:
         settings = (targets, isinstance(step, FusedDot), fused, parameters, draws)
 
         def work(first: int, last: int) -> None:
-            execute_drawn(out, gone, start, opened, self._left, self._right, program, *settings, first, last)
+            execute_drawn(out, met, start, opened, self._left, self._right, program, *settings, first, last)
 
         spread(work, tasks(m, width // LANES), out.size * len(schedule.order))
-        values, gone = out[:, :n], gone[:, :n]
+        values, met = out[:, :n], met[:, :n]
         if self._turned:
-            values, gone = values.T, gone.T
-        np.logical_or(lost, gone, out=lost)
+            values, met = values.T, met.T
+        gaps += met
         return np.ascontiguousarray(values)
 
 

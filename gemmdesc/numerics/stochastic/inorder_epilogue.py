@@ -12,17 +12,18 @@ from gemmdesc.bits import from_float32, to_float32
 from gemmdesc.descriptor import AddBias, AddC, CastTo, EpilogueStep, Relu, Scale, ScaleOutput
 from gemmdesc.dtypes import DType
 from gemmdesc.numerics.stochastic.formats import format_of
-from gemmdesc.numerics.stochastic.rounding import add_exact, round_directed
+from gemmdesc.numerics.stochastic.rounding import add_exact, power_of_two, quantum_exponents, round_directed
 from gemmdesc.numerics.stochastic.sites import site_direction
 
 Float32Array = npt.NDArray[np.float32]
-Bools = npt.NDArray[np.bool_]
+Float64Array = npt.NDArray[np.float64]
 
 
 class DrawnEpilogue:
     """Epilogue steps of one sample of the elements ``rows`` x ``cols`` of a product of ``shape``.
 
-    ``keys``: their words (see ``sites``); ``lost``: bool of their shape, set where a rounding lay between two values.
+    ``keys``: their words (see ``sites``).  ``gaps``: float64 of their shape, the summed squares of the gaps that values
+    lay in when they were rounded, in units of the value as it is: scaled with it, and added to.
     """
 
     def __init__(
@@ -34,11 +35,11 @@ class DrawnEpilogue:
         cols: Any,
         keys: Any,
         opposite: bool,
-        lost: Bools,
+        gaps: Float64Array,
     ) -> None:
         self._place: dict[str, Any] = {"shape": shape, "rows": rows, "cols": cols}
         self._inputs = inputs
-        self._keys, self._opposite, self._lost = keys, opposite, lost
+        self._keys, self._opposite, self._gaps = keys, opposite, gaps
 
     def apply(self, values: Float32Array, steps: tuple[EpilogueStep, ...], first_site: int) -> Float32Array:
         """``values`` after ``steps``, whose sites count from ``first_site``, two for each."""
@@ -57,8 +58,10 @@ class DrawnEpilogue:
         nothing = np.zeros(x.shape)
         match step:
             case Scale():
+                self._gaps *= self._inputs.alpha**2
                 return self._round(x * self._inputs.alpha, nothing, site)
             case ScaleOutput():
+                self._gaps *= self._inputs.output_scale**2
                 return self._round(x * self._inputs.output_scale, nothing, site)
             case AddBias():
                 return self._round(*add_exact(np, x, self._other(AddBias(), 1.0)), site)
@@ -78,14 +81,16 @@ class DrawnEpilogue:
         plain = EpilogueInputs(
             beta=beta, c=given.c, c_dtype=given.c_dtype, bias=given.bias, bias_dtype=given.bias_dtype
         )
-        zeros = np.full(self._lost.shape, -0.0, np.float32)
+        zeros = np.full(self._gaps.shape, -0.0, np.float32)
         return apply_epilogue(zeros, (step,), plain, **self._place).astype(np.float64)
 
     def _round(
         self, value: Any, rest: Any, site: int, dtype: DType = DType.FLOAT32
     ) -> Float32Array:
         up = site_direction(self._keys, site, opposite=self._opposite)
-        result = round_directed(np, value, rest, up, format_of(dtype))
-        finite = np.isfinite(value)
-        np.logical_or(self._lost, finite & ((result != value) | (rest != 0)), out=self._lost)
+        fmt = format_of(dtype)
+        result = round_directed(np, value, rest, up, fmt)
+        between = np.isfinite(value) & ((result != value) | (rest != 0))
+        unit = power_of_two(np, quantum_exponents(np, np.where(between, value, 1.0), fmt).clip(-1022, None))
+        self._gaps += np.where(between, np.where(np.isfinite(result), unit * unit, np.inf), 0.0)
         return to_float32(from_float32(result.astype(np.float32), dtype), dtype)

@@ -60,9 +60,9 @@ def _two_sum(x: float, y: float) -> tuple[float, float]:
 
 @njit(nogil=True, cache=True)
 def _neighbour(value, rest, up, target):  # type: ignore[no-untyped-def]
-    """The neighbour of z = (``value``, sign of ``rest``) in ``target``, and whether that is not z."""
+    """The neighbour of z = (``value``, sign of ``rest``) in ``target``, and how far apart z's two neighbours are."""
     if not np.isfinite(value) or value == 0.0:
-        return value, False
+        return value, 0.0
     exponent = min(max(exponent_of(value), target.min_exponent), _EXPONENT_CAP) - target.fraction_bits
     units = value * power_of_two(-exponent)
     low = np.floor(units)
@@ -83,8 +83,8 @@ def _neighbour(value, rest, up, target):  # type: ignore[no-untyped-def]
                 lower, upper = units - (inward if units > 0.0 else 1.0), units
     result = np.copysign((upper if up else lower) * power_of_two(exponent), value)
     if abs(result) >= target.infinity:
-        return np.copysign(np.inf, value), True
-    return result, lower != upper
+        return np.copysign(np.inf, value), np.inf
+    return result, (upper - lower) * power_of_two(exponent)
 
 
 @njit(nogil=True, cache=True)
@@ -120,7 +120,7 @@ def _expanded(terms, count):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _drawn_step(acc, lost, a, b, row, tile, begin, end, keys, site, opposite, target, low, least, spread, terms):  # type: ignore[no-untyped-def]
+def _drawn_step(acc, gaps, a, b, row, tile, begin, end, keys, site, opposite, target, low, least, spread, terms):  # type: ignore[no-untyped-def]
     """One step for the LANES accumulators ``acc`` (float64); ``low`` to ``terms`` are scratch."""
     high = acc.copy()
     low[:] = 0.0
@@ -142,8 +142,8 @@ def _drawn_step(acc, lost, a, b, row, tile, begin, end, keys, site, opposite, ta
                 value, rest = _expanded(terms, end - begin + 1)
             else:
                 value, rest = _closed(high[j], low[j], least[j])
-            result, between = _neighbour(value, rest, _up(keys[j], site, opposite), target)
-            lost[j] |= between
+            result, gap = _neighbour(value, rest, _up(keys[j], site, opposite), target)
+            gaps[j] += gap * gap
             # A step's zero is +0.0, whatever its sign was.
             acc[j] = result + 0.0
         else:
@@ -151,23 +151,23 @@ def _drawn_step(acc, lost, a, b, row, tile, begin, end, keys, site, opposite, ta
 
 
 @njit(nogil=True, cache=True)
-def _drawn_chain(acc, lost, a, b, row, tile, begin, end, fused, keys, opposite, target):  # type: ignore[no-untyped-def]
+def _drawn_chain(acc, gaps, a, b, row, tile, begin, end, fused, keys, opposite, target):  # type: ignore[no-untyped-def]
     """A chain of one product a step for the LANES accumulators ``acc`` (float32)."""
     for k in range(begin, end):
         x = np.float64(a.values[row, k])
         for j in range(LANES):
             product = x * np.float64(b.values[tile, k, j])
             if not fused:
-                product, between = _neighbour(product, 0.0, _up(keys[j], 2 * k, opposite), target)
-                lost[j] |= between
+                product, gap = _neighbour(product, 0.0, _up(keys[j], 2 * k, opposite), target)
+                gaps[j] += gap * gap
             value, rest = _two_sum(product, np.float64(acc[j]))
-            result, between = _neighbour(value, rest, _up(keys[j], 2 * k + 1, opposite), target)
-            lost[j] |= between
+            result, gap = _neighbour(value, rest, _up(keys[j], 2 * k + 1, opposite), target)
+            gaps[j] += gap * gap
             acc[j] = np.float32(result)
 
 
 @njit(nogil=True, cache=True)
-def _leaf(acc, lost, a, b, first_row, tile, begin, ends, first_step, p, keys, draws):  # type: ignore[no-untyped-def]
+def _leaf(acc, gaps, a, b, first_row, tile, begin, ends, first_step, p, keys, draws):  # type: ignore[no-untyped-def]
     """Chains of fused steps for the (rows, LANES) accumulators ``acc`` (float32), in place."""
     running = acc.astype(np.float64)
     top, bottom = np.empty(LANES, np.int16), np.empty(LANES, np.int16)
@@ -183,7 +183,7 @@ def _leaf(acc, lost, a, b, first_row, tile, begin, ends, first_step, p, keys, dr
             row = first_row + r
             if draws.step:
                 _drawn_step(
-                    running[r], lost[r], a, b, row, tile, begin, ends[s], keys[r], first_step + s, draws.opposite,
+                    running[r], gaps[r], a, b, row, tile, begin, ends[s], keys[r], first_step + s, draws.opposite,
                     p.target, low, least, spread, terms,
                 )  # fmt: skip
             else:
@@ -195,22 +195,22 @@ def _leaf(acc, lost, a, b, first_row, tile, begin, ends, first_step, p, keys, dr
 
 
 @njit(nogil=True, cache=True)
-def _combine(stack, depth, op, lost, target, single, drawn, keys, site, opposite):  # type: ignore[no-untyped-def]
+def _combine(stack, depth, op, gaps, target, single, drawn, keys, site, opposite):  # type: ignore[no-untyped-def]
     """ROUND, ADD and ADD_TO_ZERO on the (rows, LANES) values at the top of ``stack``, which holds ``depth``."""
     for r in range(stack.shape[1]):
         for j in range(LANES):
             x = stack[depth - 1, r, j]
             up = _up(keys[r, j], site, opposite)
             if op == _ROUND and drawn:
-                result, between = _neighbour(np.float64(x), 0.0, up, target)
-                lost[r, j] |= between
+                result, gap = _neighbour(np.float64(x), 0.0, up, target)
+                gaps[r, j] += gap * gap
                 stack[depth - 1, r, j] = np.float32(result)
             elif op == _ROUND:
                 stack[depth - 1, r, j] = np.float32(rounded_to(np.float64(x), True, target))
             elif op == _ADD and drawn:
                 value, rest = _two_sum(np.float64(stack[depth - 2, r, j]), np.float64(x))
-                result, between = _neighbour(value, rest, up, single)
-                lost[r, j] |= between
+                result, gap = _neighbour(value, rest, up, single)
+                gaps[r, j] += gap * gap
                 stack[depth - 2, r, j] = np.float32(result)
             elif op == _ADD:
                 stack[depth - 2, r, j] = np.float32(stack[depth - 2, r, j] + x)
@@ -219,7 +219,7 @@ def _combine(stack, depth, op, lost, target, single, drawn, keys, site, opposite
 
 
 @njit(nogil=True, cache=True)
-def _tile(out, lost, start, given, a, b, first_row, tile, program, targets, is_fused_dot, fused, p, keys, draws):  # type: ignore[no-untyped-def]
+def _tile(out, gaps, start, given, a, b, first_row, tile, program, targets, is_fused_dot, fused, p, keys, draws):  # type: ignore[no-untyped-def]
     """The stack program for the rows of ``out`` (rows, LANES); see :func:`execute_drawn`."""
     rows = out.shape[0]
     stack = np.empty((program.stack_depth, rows, LANES), np.float32)
@@ -232,12 +232,12 @@ def _tile(out, lost, start, given, a, b, first_row, tile, program, targets, is_f
             if is_fused_dot:
                 first, last = program.step_offsets[argument], program.step_offsets[argument + 1]
                 ends = program.step_ends[first:last]
-                _leaf(stack[depth], lost, a, b, first_row, tile, begin, ends, first, p, keys, draws)
+                _leaf(stack[depth], gaps, a, b, first_row, tile, begin, ends, first, p, keys, draws)
             else:
                 for r in range(rows):
                     if draws.step:
                         _drawn_chain(
-                            stack[depth, r], lost[r], a, b, first_row + r, tile, begin, end, fused, keys[r],
+                            stack[depth, r], gaps[r], a, b, first_row + r, tile, begin, end, fused, keys[r],
                             draws.opposite, targets[0],
                         )  # fmt: skip
                     else:
@@ -249,7 +249,7 @@ def _tile(out, lost, start, given, a, b, first_row, tile, program, targets, is_f
         else:
             site = draws.first_row + i
             _combine(
-                stack, depth, op, lost, targets[argument], targets[0], draws.rows[i], keys, site, draws.opposite
+                stack, depth, op, gaps, targets[argument], targets[0], draws.rows[i], keys, site, draws.opposite
             )
             if op == _ADD:
                 depth -= 1
@@ -258,11 +258,11 @@ def _tile(out, lost, start, given, a, b, first_row, tile, program, targets, is_f
 
 @njit(nogil=True, cache=True)
 def execute_drawn(  # type: ignore[no-untyped-def]
-    out, lost, start, given, a, b, program, targets, is_fused_dot, fused, parameters, draws, first_task, last_task
+    out, gaps, start, given, a, b, program, targets, is_fused_dot, fused, parameters, draws, first_task, last_task
 ):
     """As :func:`gemmdesc.arithmetic.kernels.execute`, drawing where ``draws`` (:class:`Draws`) says.
 
-    ``lost`` (as ``out``, bool) becomes true where a drawn rounding lay between two values.
+    ``gaps`` (as ``out``, float64) gains the square of the gap at every drawn rounding that lay between two values.
     """
     blocks = (out.shape[0] + _TILE_ROWS - 1) // _TILE_ROWS
     for task in range(first_task, last_task):
@@ -270,6 +270,6 @@ def execute_drawn(  # type: ignore[no-untyped-def]
         rows = slice(first, min(first + _TILE_ROWS, out.shape[0]))
         columns = slice(tile * LANES, (tile + 1) * LANES)
         _tile(
-            out[rows, columns], lost[rows, columns], start[rows, columns], given[rows, columns], a, b, first, tile,
+            out[rows, columns], gaps[rows, columns], start[rows, columns], given[rows, columns], a, b, first, tile,
             program, targets, is_fused_dot, fused, parameters, draws.keys[rows, columns], draws,
         )  # fmt: skip

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
 from gemmdesc.bits import Bits, from_float32
 from gemmdesc.descriptor import GEMMDesc
-from gemmdesc.numerics.stochastic.digits import Estimate, estimate, widening
+from gemmdesc.numerics.stochastic.digits import Estimate, estimate, mean_variance, widening
 from gemmdesc.numerics.stochastic.formats import RoundingFormat, format_of
 from gemmdesc.numerics.stochastic.sites import Sites
 
@@ -37,10 +38,11 @@ class BiasSummary:
 class InOrderSamples:
     """Samples (s, len(rows), len(cols)) of the chosen elements, float32 values.
 
-    ``resolution``: what the sums before the output type are rounded to last.
     ``before``: before the rounding to the output type; ``samples``: after it.  ``exact``: no drawn rounding lay between
-    two values.  ``library``, ``library_before``: the library's own result, that of a plain replay, and the same before
-    the output type.
+    two values.  ``gaps``: the squares of the gaps between a value's two neighbours, summed over the drawn roundings
+    before the output type, the mean over samples.  ``resolution``: what the sums before the output type are rounded to
+    last.  ``library``, ``library_before``: the library's own result, that of a plain replay, and the same before the
+    output type.
     """
 
     desc: GEMMDesc
@@ -53,6 +55,7 @@ class InOrderSamples:
     before: Float32Array
     samples: Float32Array
     exact: npt.NDArray[np.bool_]
+    gaps: Float64Array
     library: Float32Array
     library_before: Float32Array
 
@@ -68,12 +71,23 @@ class InOrderSamples:
         """The formula on the sums before they are stored."""
         return self._estimate(self.before, self.resolution)
 
+    def site_half_width(self) -> Float64Array:
+        """How far the mean of the sums can be off at the confidence asked for, from the sites that were met.
+
+        A drawn rounding in a gap g moves the samples' mean by the mean coin less the fraction, times g; with fractions
+        uniform and roundings independent the variances add (see :func:`~.digits.widening` for that of one).  Nothing is
+        estimated from the spread of a few samples, so the normal quantile stands in the place of Student's.
+        """
+        one = mean_variance(len(self.before), antithetic=self.antithetic)
+        half: Float64Array = NormalDist().inv_cdf((1 + self.confidence) / 2) * np.sqrt(one * self.gaps)
+        return half
+
     def estimate(self) -> Estimate:
         """The stored samples' mean, and how far it can lie from the exact product.
 
         What storing moved is known: the distance of the stored samples' mean from the mean of the sums.  What the sums
-        themselves can be off is estimated from their spread.  The half width is both together, so that it is not as
-        wide as three samples of a coarse output type would have it.
+        can be off follows from the sites (:meth:`site_half_width`).  The half width is both together, so that it is not
+        as wide as the spread of three samples, of a coarse output type above all, would have it.
         """
         sums, stored = self.sum_estimate(), self.plain_estimate()
         return self._about(stored.mean, sums, stored)
@@ -106,7 +120,7 @@ class InOrderSamples:
 
     def _about(self, value: Float64Array, sums: Estimate, stored: Estimate) -> Estimate:
         """The estimate of ``value``, whose distance from the mean of the sums is known."""
-        half = np.where(stored.finite, np.abs(value - sums.mean) + sums.half_width, np.inf)
+        half = np.where(stored.finite, np.abs(value - sums.mean) + self.site_half_width(), np.inf)
         cap = format_of(self.desc.output_dtype).decimal_digits
         with np.errstate(divide="ignore", invalid="ignore"):
             digits = np.log10(np.where(value == 0, 1.0, np.abs(value)) / half).clip(0.0, cap)
