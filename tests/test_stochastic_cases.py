@@ -63,6 +63,7 @@ def test_tutorials_count_what_they_are_known_for() -> None:
             counts[fmt, tutorial.number] = run.counters.counts
     assert counts["float32", 1] == dict.fromkeys(Kind, 0) | {Kind.CANCELLATION: 1}
     assert counts["float64", 1] == dict.fromkeys(Kind, 0) | {Kind.CANCELLATION: 2}
+    assert counts["float64", 2] == counts["float32", 2] == counts["float32", 1]
     # The discriminant is noise, so the branch for a double root is taken.
     assert float(results["float64", 2]["double root"]) == pytest.approx(3.5)
     assert sum(counts["float64", 3].values()) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,13 @@ def test_examinations_of_models_and_values(script: Path) -> None:
     report = StabilityReport(title="t|<i>", command="c", settings="s", found=values)
     assert "&lt;ones&gt;" in stability_html(report)
     assert "<ones>" not in stability_html(report)
+    broken = {"name": "n", "elements": 1, "least": math.nan, "median": math.nan, "exact_share": 0.0, "zero_share": 0.0,
+              "nonfinite_share": 1.0}  # fmt: skip
+    found = replace(values, values=(broken, broken | {"nonfinite_share": 0.0, "zero_share": 1.0}))
+    page = stability_markdown(replace(report, found=found))
+    assert "| n | 1 | not finite | not finite |" in page
+    assert "| n | 1 | zero | zero |" in page
+    assert found.unstable == ("n",)
     assert "| <ones> | 2 | exact | exact | 100.0% |" in stability_markdown(report)
     assert "Nothing fell below 0.5 digits" in stability_markdown(report)
 

@@ -64,6 +64,8 @@ def stability(
                     "operators": found.tracker.rows})  # fmt: skip
     else:
         _print(found, target, words)
+        if target == "tutorials":
+            _print_tutorials()
     return DIFFERENT if found.unstable else EQUAL
 
 
@@ -143,6 +145,17 @@ def _print(found: Examination, target: str, words: str) -> None:
     print_table(f"{target}: {words}", ("what", "iteration", "least digits", "median", "rounded"), rows)
     counted = ", ".join(f"{count} {kind}" for kind, count in found.counts.items() if count) or "none"
     typer.echo(f"{verdict(found)} Instabilities counted: {counted}.")
+
+
+def _print_tutorials() -> None:
+    """What each program counts, beside what is published."""
+    from gemmdesc.verification.stochastic_tables import tutorial_counts
+
+    columns = ("program", "format", "cadna", "noisefloat", "default", "kinds", "paper", "kinds")
+    ours = ("default_median", "default_kinds", "paper_median", "paper_kinds")
+    names = ("program", "format", "cadna", "noisefloat", *ours)
+    rows = [tuple(row[name] for name in names) for row in tutorial_counts(1)]
+    print_table("instabilities, beside the published totals of CADNA and noisefloat", columns, rows)
 
 
 def _format(text: str) -> Any:

@@ -66,7 +66,7 @@ def _tables(report: StabilityReport) -> list[tuple[str, tuple[str, ...], list[tu
     found = report.found
     tables: list[tuple[str, tuple[str, ...], list[tuple[Any, ...]]]] = []
     worst: list[tuple[Any, ...]] = [
-        (r["name"], _digits(r["least"]), _digits(r["low"]), _digits(r["median"]), _share(r["exact_share"]),
+        (r["name"], _digits(r, "least"), _digits(r, "low"), _digits(r, "median"), _share(r["exact_share"]),
          _share(r["zero_share"]), _share(r["nonfinite_share"]), r["iteration"], r["rounded"])
         for r in found.tracker.worst(_WORST)
     ]  # fmt: skip
@@ -74,7 +74,7 @@ def _tables(report: StabilityReport) -> list[tuple[str, tuple[str, ...], list[tu
         tables.append(("Operators with the fewest digits", _COLUMNS, worst))
     if found.values:
         rows: list[tuple[Any, ...]] = [
-            (v["name"], v["elements"], _digits(v["least"]), _digits(v["median"]), _share(v["exact_share"]),
+            (v["name"], v["elements"], _digits(v, "least"), _digits(v, "median"), _share(v["exact_share"]),
              _share(v["zero_share"]), _share(v["nonfinite_share"]))
             for v in found.values
         ]  # fmt: skip
@@ -85,8 +85,11 @@ def _tables(report: StabilityReport) -> list[tuple[str, tuple[str, ...], list[tu
     return tables
 
 
-def _digits(value: float) -> str:
-    return "exact" if math.isnan(value) else f"{value:.2f}"
+def _digits(row: dict[str, Any], name: str) -> str:
+    """A field of digits; where no element is left to have any, what the elements are."""
+    if not math.isnan(row[name]):
+        return f"{row[name]:.2f}"
+    return "not finite" if row["nonfinite_share"] else "zero" if row["zero_share"] else "exact"
 
 
 def _share(value: float) -> str:
