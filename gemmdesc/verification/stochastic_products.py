@@ -201,10 +201,14 @@ def perturbation(k: int = 4096, *, m: int = 48, n: int = 64) -> list[Row]:
 
 
 def real_orders(profile: Profile, k: int, operand: DType, output: DType) -> tuple[GEMMDesc, ...]:
-    """The orders that a profile's rules have for one inner size, in as many slices as its answers name or 1 to 8."""
+    """The orders that a profile's rules have for one inner size, in as many slices as its answers name or 1 to 8.
+
+    Rows whose answers were met at other inner sizes only are left out.
+    """
     found: dict[str, GEMMDesc] = {}
     for row in profile.rows:
-        if not isinstance(row.outcome, RuleOutcome):
+        met = row.evidence.k
+        if not isinstance(row.outcome, RuleOutcome) or not met.low <= k <= met.high:
             continue
         for slices in (1, 2, 4, 8, row.evidence.example.answer.splitk_num):
             desc = evaluate_rule(row.outcome.rule, {"m": 512, "n": 512, "k": k, "splitk_num": max(1, slices)})
