@@ -13,17 +13,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from threading import Lock
+from threading import Lock, local
 from types import TracebackType
 from typing import Any, Self
 
+from gemmdesc.dropin.carried import carried, carry
 from gemmdesc.dropin.parsing import SPELLINGS, UNCOVERED, operator_name, parsed
 from gemmdesc.dropin.products import Product
 from gemmdesc.errors import Declined, LibraryError
 
 #: Backends whose kernels are replaced.
 _BACKENDS = ("CPU", "CUDA")
-#: Where torch keeps a thread's handlers: what is kept there goes along to the threads that run its backward passes.
+#: Under which name a thread's handlers are carried along to the threads that run its backward passes.
 _PLACE = "gemmdesc.handlers"
 
 
@@ -86,28 +87,24 @@ class Interception:
 
     def __enter__(self) -> Self:
         _replaced().acquire()
-        _set_handlers((*_handlers(), self))
+        carry(_PLACE, (*_entered(), self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _set_handlers(_handlers()[:-1])
+        carry(_PLACE, _entered()[:-1])
         _replaced().release()
 
     @property
     def is_innermost(self) -> bool:
         """Whether it is what this thread entered last and has not left."""
-        return _handlers()[-1:] == (self,)
+        return _entered()[-1:] == (self,)
 
     def answer(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
         """The handler's answer; inside it nothing is intercepted."""
-        outside = _handlers()
-        _set_handlers(())
-        try:
+        with _hidden():
             return _answered(self._handler, func, args, kwargs, run)
-        finally:
-            _set_handlers(outside)
 
 
 def intercepted(handle: Handler) -> Interception:
@@ -128,19 +125,33 @@ def is_intercepted() -> bool:
     return bool(_handlers())
 
 
+def _entered() -> tuple[Interception, ...]:
+    """What this thread entered and has not left, or what the thread did whose backward pass it runs."""
+    entered: tuple[Interception, ...] = carried(_PLACE, ())
+    return entered
+
+
 def _handlers() -> tuple[Interception, ...]:
-    import torch
-
-    if not torch._C._is_key_in_tls(_PLACE):
-        return ()
-    handlers: tuple[Interception, ...] = torch._C._get_obj_in_tls(_PLACE)
-    return handlers
+    """Those of :func:`_entered` that are not hidden."""
+    return _entered()[getattr(_own(), "hidden", 0) :]
 
 
-def _set_handlers(handlers: tuple[Interception, ...]) -> None:
-    import torch
+@cache
+def _own() -> local:
+    """``hidden``: how many of the handlers, the outermost ones, a thread passes over."""
+    return local()
 
-    torch._C._stash_obj_in_tls(_PLACE, handlers)
+
+@contextmanager
+def _hidden() -> Iterator[None]:
+    """All handlers that there are now are passed over in this thread."""
+    own = _own()
+    before = getattr(own, "hidden", 0)
+    own.hidden = len(_entered())
+    try:
+        yield
+    finally:
+        own.hidden = before
 
 
 class _Replaced:
@@ -215,13 +226,8 @@ def intercepted_here(handle: Handler) -> AbstractContextManager[Any]:
 @contextmanager
 def _without_others(mode: AbstractContextManager[Any]) -> Iterator[None]:
     """``mode`` alone: the innermost decides."""
-    outside = _handlers()
-    _set_handlers(())
-    try:
-        with mode:
-            yield
-    finally:
-        _set_handlers(outside)
+    with _hidden(), mode:
+        yield
 
 
 @cache
