@@ -1,4 +1,4 @@
-"""What torch carries to the threads of its backward passes stays alive, whether this torch counts a reference or not."""
+"""What torch carries to the threads of its backward passes stays alive, whether torch counts a reference or not."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Values that belong to a thread and go along to the threads that run its backward passes, kept by torch.
 
 torch carries what ``torch._C._stash_obj_in_tls`` was given to the threads of its autograd engine, as no
-``threading.local`` of ours would be.  torch 2.11 keeps the object without counting a reference of its own, and gives one
-up in the end (a ``py::handle`` handed to ``c10::SafePyObject``, torch/csrc/Module.cpp); torch 2.13 counts one.  Which of
-the two the torch at hand does is found out once.
+``threading.local`` of ours would be.  torch 2.11 keeps the object without counting a reference of its own, and gives
+one up in the end (a ``py::handle`` handed to ``c10::SafePyObject``, torch/csrc/Module.cpp); torch 2.13 counts one.
+Which of the two the torch at hand does is found out once.
 """
 
 from __future__ import annotations
