@@ -10,9 +10,9 @@ until the time or ``--calls`` is over.  OUT.json has a claim for each: what was 
 plan and declined by reason; a call counts as declined where a product of it was.  It is rewritten every few seconds.
 
 Decoders run in a process of their own, and each ``--batch`` of calls does.  One that ends its process is counted as an
-error, with its index, and the next goes on in another: ``--here --part calls --seed S --first I --calls 1`` makes the call again in this process
-(``--part decoders --first I`` the decoder).  ``--rehearse`` needs no GPU: small sizes, and an executor that asks torch;
-``--dies 3,17``: there the process ends itself.
+error, with its index, and the next goes on in another: ``--here --part calls --seed S --first I --calls 1`` makes the
+call again in this process (``--part decoders --first I`` the decoder).  ``--rehearse`` needs no GPU: small sizes, and
+an executor that asks torch; ``--dies 3,17``: there the process ends itself.
 """
 
 from __future__ import annotations
