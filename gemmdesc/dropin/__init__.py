@@ -15,7 +15,7 @@ from gemmdesc.dropin.overriding import (
     override,
     reference,
 )
-from gemmdesc.dropin.reference import Reference
+from gemmdesc.dropin.pinning import Reference
 from gemmdesc.dropin.sources import Answered, BookSource, LibrarySource, Source
 
 __all__ = [

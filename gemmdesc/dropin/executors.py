@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from gemmdesc.dropin.memory import host_bits
+from gemmdesc.dropin.pinning import Reference
 from gemmdesc.dropin.products import Family, Product, new_result, route_of, scales_of
-from gemmdesc.dropin.reference import Reference
 from gemmdesc.dropin.sources import Source
 from gemmdesc.errors import Declined
 from gemmdesc.library.interface import Inputs

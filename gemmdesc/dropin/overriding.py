@@ -12,8 +12,8 @@ from gemmdesc.books import Book
 from gemmdesc.dropin.executors import Executor, ReplayExecutor
 from gemmdesc.dropin.intercept import OverrideError, TorchCall, intercepted, is_intercepted
 from gemmdesc.dropin.ledger import Ledger, Report, process_ledger
+from gemmdesc.dropin.pinning import Reference
 from gemmdesc.dropin.planned import PlannedExecutor
-from gemmdesc.dropin.reference import Reference
 from gemmdesc.dropin.sources import Source, source_of
 from gemmdesc.errors import Declined, DeclinedError, InvalidInputError
 from gemmdesc.ops.booked import book_planner, book_reader

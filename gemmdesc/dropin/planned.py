@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gemmdesc.dropin.executors import split_decline
+from gemmdesc.dropin.pinning import Reference
 from gemmdesc.dropin.products import Family, Product, new_result, operands_of, route_of
-from gemmdesc.dropin.reference import Reference
 from gemmdesc.errors import Declined
 from gemmdesc.library.torch_settings import TorchSettings, read_settings
 from gemmdesc.ops.problems import ProblemTensors, launch_problem, require_problem_tensors
@@ -112,7 +112,7 @@ def ready(
     """``product`` planned under torch's ``settings`` and ``release``; new memory is allocated, none of torch's written.
 
     Declines where there is no route, and as :meth:`gemmdesc.plan.Planner.plan_problem` and, with a ``pin``, as
-    :meth:`gemmdesc.dropin.reference.Reference.pinned` do.
+    :meth:`gemmdesc.dropin.pinning.Reference.pinned` do.
 
     Raises:
         CaptureError: ``captured``, and something has still to be made.

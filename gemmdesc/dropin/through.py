@@ -12,8 +12,8 @@ from gemmdesc.dropin.intercept import TorchCall, intercepted_here
 from gemmdesc.dropin.ledger import process_ledger
 from gemmdesc.dropin.named import named_choices
 from gemmdesc.dropin.overriding import answer, executor_of, require_policy
+from gemmdesc.dropin.pinning import Reference
 from gemmdesc.dropin.products import Product
-from gemmdesc.dropin.reference import Reference
 from gemmdesc.dropin.refusals import REFUSALS, is_refusal, refused
 from gemmdesc.dropin.sources import Source
 from gemmdesc.errors import Declined, DeclinedError, GemmdescError, InvalidInputError
