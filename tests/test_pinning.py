@@ -19,7 +19,8 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, DeclinedError, InvalidInputError
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.library.torch_settings import TorchSettings
-from gemmdesc.plan import Description, Plan, Planner, explain_outcome, pinned
+from gemmdesc.plan import Description, Plan, Planner, explain_outcome, pinned, shared_orders
+from gemmdesc.plan.orders import orders_text
 from gemmdesc.problem import Epilogue, dense_problem
 from gemmdesc.regions import Region
 from gemmdesc.routes import MEASURED, TensorMeta
@@ -247,3 +248,41 @@ def test_kernels_are_planned_in_the_references_order() -> None:
     assert {plan.problem.epilogue for plan in plans} == {Epilogue.BIAS}
     assert [plan.problem.n for plan in plans] == [1, 5, 32]
     assert all(isinstance(f, Ready) and f.tensors.bias is not None and f.tensors.c is None for f in seen)
+
+
+# --- which numbers of rows share bits -------------------------------------------------------------------------------
+
+
+def test_numbers_of_rows_are_grouped_by_their_order() -> None:
+    chosen = planner()
+    outcomes: dict[int, Plan | Declined] = {rows: planned(chosen, rows) for rows in (1, 2, 3, 4, 5, 24, 25, 26, 900)}
+    declined = Declined(code="no_rule", reason="none")
+    groups = shared_orders(outcomes | {7: declined, 8: declined})
+    assert [group.rows for group in groups] == [(1, 2, 3, 4), (5, 24), (7, 8), (25, 26, 900)]
+    assert groups[3].spans == ((25, 26), (900, 900))
+    assert not any(group.by_place for group in groups)
+    text = orders_text(groups, N, K, chosen.library, chosen.device).splitlines()
+    assert text[0].startswith(f"(m, {K}) x ({K}, {N}) on ")
+    assert text[0].endswith(": 4 groups over 11 m")
+    assert [line for line in text if line.startswith("m ")] == ["m 1..4", "m 5, 24", "m 7..8", "m 25..26, 900"]
+    assert "  declined (no_rule): none" in text
+    # A pin makes one group of all.
+    (one,) = shared_orders({rows: planned(chosen, rows, 30) for rows in (1, 24, 900)})
+    assert one.rows == (1, 24, 900)
+
+
+def test_orders_by_place_share_no_group() -> None:
+    plan = planned(planner(), 30)
+    cut = plan.descriptor.cuts[0]
+    halves_of_k = replace(plan.descriptor, cuts=(replace(cut, layout=Contiguous(span=192, short=Short.LAST)),))
+
+    def split(rows: int) -> Plan:
+        bands = ((0, 32, plan.descriptor), (32, N, halves_of_k))
+        regions = tuple(
+            Region(row_begin=begin, row_end=end, column_begin=0, column_end=rows, descriptor=d)
+            for begin, end, d in bands
+        )
+        return replace(plan, regions=regions)
+
+    groups = shared_orders({30: plan, 31: split(31), 32: split(32)})
+    assert [(group.rows, group.by_place) for group in groups] == [((30,), False), ((31,), True), ((32,), True)]
