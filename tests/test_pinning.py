@@ -142,7 +142,6 @@ LAYERS: dict[str, Callable[[Any], Any]] = {
     "linear": lambda x: torch.nn.functional.linear(x, WEIGHT),
     "with a bias": lambda x: torch.nn.functional.linear(x, WEIGHT, BIAS),
     "with a residual": lambda x: torch.addmm(x[:, :N].contiguous(), x, WEIGHT.T),
-    "by columns": lambda x: torch.mm(WEIGHT, x.T).T,
     "batched": lambda x: torch.bmm(x[:, None, :].contiguous(), WEIGHT.T.expand(len(x), -1, -1))[:, 0],
 }
 BATCHES = (1, 2, 7, 32, 70)
@@ -191,7 +190,21 @@ def test_a_weights_gradient_has_no_reference_at_another_batch() -> None:
     assert same(few[0], at_reference[0][:3])
     (line,) = [x for x in over.report().lines if x.code]
     assert (line.code, line.count) == ("no_reference", 1)
-    assert "is no product of the reference at any batch" in line.reason
+    assert "the reference has no product of k and n as (40, 3) x (3, 300)" in line.reason
+
+
+def test_rows_of_a_are_the_batch_however_they_lie() -> None:
+    layer = LAYERS["linear"]
+    reference = noted(layer, 32)
+    wide = torch.nn.functional.pad(ROWS, (3, 5))[:, 3 : 3 + K]
+    scattered = torch.stack([ROWS, ROWS], dim=2)[:, :, 0]
+    with gemmdesc.override(replay=batch_source(), pin=reference):
+        assert same(layer(wide[:5]), layer(ROWS[:5]))
+        assert same(layer(scattered[:5]), layer(ROWS[:5]))
+        # Stored by columns it is another product, and so is one whose columns are the batch.
+        for other in (lambda: layer(ROWS[:5].T.contiguous().T), lambda: torch.mm(WEIGHT, ROWS[:5].T)):
+            with pytest.raises(DeclinedError, match="has no product of k and n as"):
+                other()
 
 
 def test_two_references_with_other_orders_decline() -> None:

@@ -1,8 +1,8 @@
 """The products of a model at a reference batch, and which of them a product at another batch is pinned to.
 
-A product and its reference sum the same k of the same types, with the same epilogue, against matrices of the same size
-on the side that is no batch: the columns of ``b`` (a layer of its rows), or else the rows of ``a``.  A product whose k
-is the batch, as a weight's gradient, has none at another batch.
+The rows of ``a``, and how many matrices there are, are the batch.  A product and its reference have all else in common:
+k, the columns of ``b``, types, epilogue, and of two matrices how they are stored.  So a row's order follows from these
+alone.  A product whose k is the batch, as a weight's gradient, has no reference at another batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from gemmdesc.dropin.intercept import TorchCall, intercepted
 from gemmdesc.dropin.products import Family, Product, route_of
@@ -20,6 +20,9 @@ from gemmdesc.normal_form import NormalForm, normal_form
 from gemmdesc.plan import Description, Plan
 from gemmdesc.problem import GemmProblem
 from gemmdesc.routes import Activation, Release, Route
+
+if TYPE_CHECKING:
+    import torch
 
 #: Fields of a problem that follow from what is summed and how it ends, and so are the reference's.
 _ARITHMETIC = ("alpha", "beta", "epilogue", "compute_type", "scale_dtype", "fast_accumulation")
@@ -44,7 +47,10 @@ class Kind:
 
 @dataclass(frozen=True, kw_only=True)
 class Noted:
-    """A product at the reference batch: (m, k) x (k, n); ``layouts``: of a and of b, by rows or by columns."""
+    """A product at the reference batch: (m, k) x (k, n), a vector being one column.
+
+    ``layouts``: of a and of b, ``rows`` or ``columns``.
+    """
 
     kind: Kind
     m: int
@@ -109,7 +115,8 @@ class Reference:
         mine = noted(product, own)
         found = _candidates(mine, self.products)
         if not found:
-            reason = f"({mine.m}, {mine.k}) x ({mine.k}, {mine.n}) is no product of the reference at any batch"
+            sizes = f"({mine.m}, {mine.k}) x ({mine.k}, {mine.n})"
+            reason = f"the reference has no product of k and n as {sizes}, of these types, layouts and epilogue"
             return Declined(code="no_reference", reason=reason)
         orders: set[frozenset[NormalForm]] = set()
         for problem in dict.fromkeys(r.route.problem for r in found) if len(found) > 1 else ():
@@ -132,8 +139,9 @@ def noted(product: Product, route: Route) -> Noted:
         family=p.family, dtypes=(str(p.a.dtype), str(p.b.dtype), str(p.dtype)), addend=_addend_kind(p), alpha=p.alpha,
         beta=p.beta, activation=p.activation, fast_accumulation=p.fast_accumulation,
     )  # fmt: skip
-    sides = tuple(_layout(t.stride()) for t in (p.a, p.b))
-    return Noted(kind=kind, m=p.a.shape[-2], n=n, k=p.a.shape[-1], layouts=(sides[0], sides[1]), route=route)
+    return Noted(
+        kind=kind, m=p.a.shape[-2], n=n, k=p.a.shape[-1], layouts=(_layout(p.a), _layout(p.b)), route=route
+    )  # fmt: skip
 
 
 def _addend_kind(product: Product) -> str:
@@ -144,23 +152,24 @@ def _addend_kind(product: Product) -> str:
     return f"{addend.dim()} axes" + (", in gaps" if addend.dim() == 1 and addend.stride(0) != 1 else "")
 
 
-def _layout(strides: tuple[int, ...]) -> str:
-    return "rows" if strides[-1] == 1 else "columns" if len(strides) > 1 and strides[-2] == 1 else "other"
+def _layout(tensor: torch.Tensor) -> str:
+    """By rows, as torch also copies what has no unit stride, or by columns."""
+    strides = tensor.stride()
+    return "columns" if len(strides) > 1 and strides[-1] != 1 and strides[-2] == 1 else "rows"
 
 
 def _candidates(mine: Noted, products: tuple[Noted, ...]) -> list[Noted]:
-    """The products that may be the reference of ``mine``, the side that is no batch stored alike.
+    """The products that may be the reference of ``mine``.
 
-    Of batches of matrices neither side need be a weight, and how they are stored may follow from how many there are.
+    How batches of matrices are stored may follow from how many there are: torch makes views of one and copies of more.
     """
-    alike = [r for r in products if (r.kind, r.k) == (mine.kind, mine.k)]
+    alike = [r for r in products if (r.kind, r.n, r.k) == (mine.kind, mine.n, mine.k)]
     match mine.kind.family:
         case Family.VECTOR:
             return [r for r in alike if r.m == mine.m]
         case Family.BATCH:
-            return [r for r in alike if r.n == mine.n]
-    by_rows = [r for r in alike if (r.n, r.layouts[1]) == (mine.n, mine.layouts[1])]
-    return by_rows or [r for r in alike if (r.m, r.layouts[0]) == (mine.m, mine.layouts[0])]
+            return alike
+    return [r for r in alike if r.layouts == mine.layouts]
 
 
 def _posed_as(own: Route, reference: Route) -> PinnedRoute | Declined:

@@ -16,13 +16,14 @@ from gemmdesc.library.interface import Library
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.plan.cache import BoundedCache
 from gemmdesc.plan.cards import card_arithmetic
-from gemmdesc.plan.decide import decide, mm_meta, needs_launch
-from gemmdesc.plan.pinning import require_reference, with_rows
+from gemmdesc.plan.decide import decide, needs_launch
+from gemmdesc.plan.pinning import require_reference
+from gemmdesc.plan.posing import Posed, pose
 from gemmdesc.plan.problems import problem_meta
 from gemmdesc.plan.values import CacheInfo, Decision, MmCall, Plan, PlanKey, ProblemCall
 from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId, Refused
 from gemmdesc.profiles import Level, Profile, ProfileIndex, index_profile, profile_digest
-from gemmdesc.routes import TensorMeta, route_mm, swaps_operands
+from gemmdesc.routes import TensorMeta
 
 #: Plans and declines that a planner keeps unless told otherwise.
 DEFAULT_CAPACITY = 4096
@@ -41,14 +42,6 @@ class _Measured(NamedTuple):
 
     rows: ProfileIndex | Declined
     digest: str
-
-
-class _Posed(NamedTuple):
-    """A call's problem, the tensors of its product, and the problem that the library is asked for in its place."""
-
-    problem: GemmProblem
-    meta: KernelMeta
-    reference: GemmProblem | None
 
 
 class Planner:
@@ -195,11 +188,10 @@ class Planner:
         return found
 
     def _resolve(self, key: PlanKey, measured: _Measured) -> Plan | Declined:
-        posed = self._posed(key.call)
+        posed = pose(key.call, sm_count=self._runs_on.sm_count, shared_bytes=self._shared_bytes)
         if isinstance(posed, Declined):
             return posed
-        problem, meta, reference = posed
-        asked = reference or problem
+        asked = posed.reference or posed.problem
         objection = self._objection(asked)
         if objection is not None:
             return objection
@@ -215,15 +207,15 @@ class Planner:
             if needs_launch(index, asked, answer, self._accept):
                 launch = self._launch(key, library, asked, answer)
         decision = decide(
-            problem, answer, launch, index=index, card=self._card, meta=meta, accept=self._accept,
-            transposed=_transposed(key.call), reference=reference,
+            posed.problem, answer, launch, index=index, card=self._card, meta=posed.meta, accept=self._accept,
+            transposed=posed.transposed, reference=posed.reference,
         )  # fmt: skip
         if isinstance(decision, Declined):
             return decision
         return self._assemble(key, posed, answer, launch, decision)
 
     def _assemble(
-        self, key: PlanKey, posed: _Posed, answer: AlgoConfig, launch: Launch | None, decision: Decision
+        self, key: PlanKey, posed: Posed, answer: AlgoConfig, launch: Launch | None, decision: Decision
     ) -> Plan:
         return Plan(
             problem=posed.problem,
@@ -238,25 +230,9 @@ class Planner:
             library=key.library,
             device=key.device,
             digest=key.digest,
-            transposed=_transposed(key.call),
+            transposed=posed.transposed,
             reference=posed.reference,
         )
-
-    def _posed(self, call: MmCall | ProblemCall) -> _Posed | Declined:
-        if isinstance(call, ProblemCall):
-            return _Posed(call.problem, call.meta, call.reference)
-        problem = route_mm(call.a, call.b, call.out, call.settings)
-        if isinstance(problem, Declined):
-            return _with_layouts(problem, call)
-        reference = None
-        if call.pin is not None:
-            asked = route_mm(with_rows(call.a, call.pin), call.b, with_rows(call.out, call.pin), call.settings)
-            if isinstance(asked, Declined):
-                return asked
-            reference = asked
-        sm_count, shared_bytes = self._runs_on.sm_count, self._shared_bytes
-        meta = mm_meta(call.a, call.b, call.out, sm_count=sm_count, shared_bytes=shared_bytes)
-        return _Posed(problem, meta, reference)
 
     def _launch(self, key: PlanKey, library: Library, problem: GemmProblem, answer: AlgoConfig) -> Launch | None:
         if not key.captured:
@@ -329,19 +305,3 @@ class Planner:
         """Note that these are compiled and loaded on this device."""
         with self._lock:
             self._warm |= variants
-
-
-def _transposed(call: MmCall | ProblemCall) -> bool:
-    """Whether what the kernels compute is the transpose of the problem's product."""
-    if isinstance(call, MmCall):
-        return swaps_operands(call.out)
-    return call.transposed
-
-
-def _with_layouts(declined: Declined, call: MmCall) -> Declined:
-    """``declined`` with the layouts, where they are the reason."""
-    if declined.code != "unsupported_input":
-        return declined
-    named = (("a", call.a), ("b", call.b), ("out", call.out))
-    layouts = "; ".join(f"{name} {t.shape[0]} x {t.shape[1]}, strides {t.strides}" for name, t in named)
-    return replace(declined, reason=f"{declined.reason} (got {layouts})")
