@@ -200,7 +200,7 @@ def demonstrated(
     first = pool.chosen(list(range(reference)))
     with gemmdesc.reference(**choices) as noted, torch.no_grad():
         model(first)
-    pinned = gemmdesc.override(pin=noted, **choices)
+    pinned = gemmdesc.override(pin=noted, on_decline="library", **choices)
     with pinned, torch.no_grad():
         at_reference = model(first)
     with stock(), torch.no_grad():
@@ -208,6 +208,8 @@ def demonstrated(
     fixed = compared(model, pool, count, seed, lambda: pinned)
     free = compared(model, pool, min(count, 12), seed, stock)
     report = pinned.report()
+    if report.declined:
+        print(report)
     return {
         "batchings": count, "sequences": fixed.sequences, "different": fixed.different,
         "equal": fixed.sequences - fixed.different, "products_by_plan": report.ours, "declined": report.declined,

@@ -12,6 +12,7 @@ import pytest
 import gemmdesc
 from gemmdesc.descriptor import Contiguous, Cut, Short, Start
 from gemmdesc.dropin import OverrideError
+from gemmdesc.dropin.intercept import TorchCall, intercepted
 from gemmdesc.dropin.memory import signed_bits
 from gemmdesc.dropin.planned import Ready, ready
 from gemmdesc.dropin.products import Product
@@ -19,11 +20,12 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, DeclinedError, InvalidInputError
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.library.torch_settings import TorchSettings
+from gemmdesc.ops import problems
 from gemmdesc.plan import Description, Plan, Planner, explain_outcome, pinned, shared_orders
 from gemmdesc.plan.orders import orders_text
 from gemmdesc.problem import Epilogue, dense_problem
 from gemmdesc.regions import Region
-from gemmdesc.routes import MEASURED, TensorMeta
+from gemmdesc.routes import MEASURED, TensorMeta, address_alignment
 from tests.dropin_samples import answer_by_batch, batch_source
 from tests.kind_profiles import KERNEL_KINDS, on_hopper, profile_of, small_scopes
 from tests.kind_samples import rule_of
@@ -231,6 +233,11 @@ def test_a_function_takes_a_pin_and_weights_are_told_apart_by_layout() -> None:
     assert not same(whole, gemmdesc.mm(ROWS[:5], square.T, replay=batch_source()))
 
 
+def test_an_override_is_pinned_to_a_reference_alone() -> None:
+    with pytest.raises(InvalidInputError, match=r"pin must be what gemmdesc.reference noted \(got int\)"):
+        gemmdesc.override(replay=batch_source(), pin=32)  # type: ignore[arg-type]
+
+
 def test_a_reference_is_entered_once_and_left_in_turn() -> None:
     reference = gemmdesc.reference(replay=batch_source())
     with reference, pytest.raises(OverrideError, match="reference must be left before it is entered again"):
@@ -239,28 +246,35 @@ def test_a_reference_is_entered_once_and_left_in_turn() -> None:
         reference.__exit__(None, None, None)
 
 
-def test_kernels_are_planned_in_the_references_order() -> None:
-    """What runs on a GPU, planned on a host: the bias stays in the epilogue for one row, where torch would add it."""
-    chosen, layer = planner(), LAYERS["with a bias"]
+@pytest.mark.parametrize("name", LAYERS)
+def test_kernels_are_planned_in_the_references_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs on a GPU, planned on a host; for one row too, where torch itself would add a bias apart."""
+    # Allocations on a host are aligned to 64 bytes, those of a GPU's to 256 and more.
+    monkeypatch.setattr(problems, "address_alignment", lambda at: 256 if at % 64 == 0 else address_alignment(at))
+    chosen, layer = planner(), LAYERS[name]
     reference = noted(layer, 32)
     seen: list[Ready | Declined] = []
 
-    def handle(call: Any) -> Any:
+    def handle(call: TorchCall) -> Any:
         assert isinstance(call.found, Product)
         seen.append(ready(chosen, call.found, SETTINGS, MEASURED, pin=reference))
         return call.run()
 
-    from gemmdesc.dropin.intercept import intercepted
-
     with intercepted(handle):
-        for rows in (1, 5, 32):
+        for rows in BATCHES:
             layer(ROWS[:rows])
     plans = [found.plan for found in seen if isinstance(found, Ready)]
-    assert len(plans) == 3
+    assert len(plans) == len(BATCHES)
+    (asked,) = {plan.reference for plan in plans}
+    assert asked == reference.products[0].route.problem
     assert len({plan.descriptor for plan in plans}) == 1
-    assert {plan.problem.epilogue for plan in plans} == {Epilogue.BIAS}
-    assert [plan.problem.n for plan in plans] == [1, 5, 32]
-    assert all(isinstance(f, Ready) and f.tensors.bias is not None and f.tensors.c is None for f in seen)
+    assert {plan.problem.epilogue for plan in plans} == {asked.epilogue}
+    assert [plan.problem.n * plan.problem.batch_count for plan in plans] == list(BATCHES)
+    for found in seen:
+        assert isinstance(found, Ready)
+        assert (found.tensors.bias is not None, found.tensors.c is not None) == (
+            name == "with a bias", name == "with a residual",
+        )  # fmt: skip
 
 
 # --- which numbers of rows share bits -------------------------------------------------------------------------------

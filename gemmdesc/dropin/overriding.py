@@ -107,10 +107,12 @@ def executor_of(
     """What computes products under these choices; nothing is opened before the first product.
 
     Raises:
-        InvalidInputError: choices that exclude one another.
+        InvalidInputError: choices that exclude one another, or a ``pin`` that is no reference.
         BookError: the book's file is none, or not whole.
     """
     level = parse_level(accept)
+    if pin is not None and not isinstance(pin, Reference):
+        raise InvalidInputError(f"pin must be what gemmdesc.reference noted (got {type(pin).__name__})")
     if replay is not None:
         if planner is not None or book is not None:
             raise InvalidInputError("replay must be the only source of answers (got a planner or a book beside it)")
