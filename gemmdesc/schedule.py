@@ -55,7 +55,8 @@ class Schedule:
 
     ``order``: the summed k in the order of the leaves.  ``leaf_offsets``: leaves + 1 offsets into it.  ``step_ends``:
     end offsets into ``order`` of all steps of all leaves, ascending.  ``step_offsets``: leaves + 1 offsets into
-    ``step_ends``.  ``program``: rows (Op, argument).
+    ``step_ends``.  ``program``: rows (Op, argument).  ``levels``: for each row of it the cut it belongs to, counted
+    from the outermost; of a leaf, the number of cuts.
     """
 
     order: Index
@@ -63,10 +64,11 @@ class Schedule:
     step_ends: Index
     step_offsets: Index
     program: Index
+    levels: Index
     stack_depth: int
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def make_schedule(desc: GEMMDesc, k: int) -> Schedule:
     """Spell ``desc`` out for an inner size of ``k``; the sum takes in min(k, ``desc.summed_k``) of them.
 
@@ -121,16 +123,26 @@ class _Builder:
         self._order: list[Index] = []
         self._ends: list[Index] = []
         self._program: list[tuple[int, int]] = []
+        self._levels: list[int] = []
+        self._cuts = len(desc.cuts)
         self._opened = False
+        self._steps: dict[int, Index] = {}
 
     def node(self, ks: Index, cuts: tuple[Cut, ...]) -> None:
         if not cuts:
-            self._program.append((Op.LEAF, len(self._order)))
+            self._emit(Op.LEAF, len(self._order), cuts)
             self._order.append(ks)
-            leaf = self._accumulator
-            self._ends.append(step_ends(len(ks), leaf.instruction_k, leaf.residue))
+            self._ends.append(self._stepped(len(ks)))
             return
         self._folded(list(_parts(ks, cuts[0].layout)), cuts[0].fold, cuts, open_end=cuts[0].open_end)
+
+    def _stepped(self, length: int) -> Index:
+        """Where the steps of a leaf end, which depends on its length alone."""
+        known = self._steps.get(length)
+        if known is None:
+            leaf = self._accumulator
+            known = self._steps[length] = step_ends(length, leaf.instruction_k, leaf.residue)
+        return known
 
     def _folded(
         self, parts: list[Index], fold: tuple[Layout, ...], cuts: tuple[Cut, ...], *, open_end: bool
@@ -144,29 +156,35 @@ class _Builder:
             groups = _grouped(parts, fold[0])
             for j, group in enumerate(groups):
                 self._folded(group, fold[1:], cuts, open_end=False)
-                self._add(cut, j, rounded=not (open_end and j == len(groups) - 1))
+                self._add(cuts, j, rounded=not (open_end and j == len(groups) - 1))
             return
         present = parts or [_EMPTY]
         for j, part in enumerate(present):
             self.node(part, cuts[1:])
-            self._round(cut.partial_dtype)
-            self._add(cut, j, rounded=not (open_end and j == len(present) - 1))
+            self._round(cut.partial_dtype, cuts)
+            self._add(cuts, j, rounded=not (open_end and j == len(present) - 1))
 
-    def _add(self, cut: Cut, place: int, *, rounded: bool) -> None:
+    def _add(self, cuts: tuple[Cut, ...], place: int, *, rounded: bool) -> None:
         """Add the sum just made to the running one, the first of which it may be."""
+        cut = cuts[0]
         if place:
-            self._program.append((Op.ADD, 0))
+            self._emit(Op.ADD, 0, cuts)
         elif cut.start is Start.ZERO:
-            self._program.append((Op.ADD_TO_ZERO, 0))
+            self._emit(Op.ADD_TO_ZERO, 0, cuts)
         if cut.opening and not self._opened:
-            self._program.append((Op.OPEN, 0))
+            self._emit(Op.OPEN, 0, cuts)
             self._opened = True
         if rounded:
-            self._round(cut.merge_dtype)
+            self._round(cut.merge_dtype, cuts)
 
-    def _round(self, dtype: DType) -> None:
+    def _round(self, dtype: DType, cuts: tuple[Cut, ...]) -> None:
         if dtype is not DType.FLOAT32:
-            self._program.append((Op.ROUND, ROUNDINGS.index(dtype)))
+            self._emit(Op.ROUND, ROUNDINGS.index(dtype), cuts)
+
+    def _emit(self, op: Op, argument: int, cuts: tuple[Cut, ...]) -> None:
+        """One row, of the first of ``cuts``."""
+        self._program.append((op, argument))
+        self._levels.append(self._cuts - len(cuts))
 
     def finish(self, depth: int) -> Schedule:
         lengths = np.array([len(x) for x in self._order], dtype=np.int64)
@@ -179,6 +197,7 @@ class _Builder:
             step_ends=np.concatenate(ends).astype(np.int64),
             step_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             program=np.array(self._program, dtype=np.int64).reshape(-1, 2),
+            levels=np.array(self._levels, dtype=np.int64),
             stack_depth=depth + 1,
         )
 

@@ -15,6 +15,8 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 REQUIRED = ("claim", "command", "card", "versions", "date")
+#: Fields that only scripts use.
+HIDDEN = ("part",)
 #: Counts of a comparison, in the order in which they are shown; any others follow in the order of the file.
 COUNTS = ("shapes", "draws", "equal", "different", "declined", "nondeterministic", "reference_failed")
 
@@ -63,7 +65,7 @@ def _claim(claim: dict[str, Any]) -> str:
         lines += [*_counts(claim["counts"]), ""]
     scalars = {}
     for name, value in claim.items():
-        if name in (*REQUIRED, "counts"):
+        if name in (*REQUIRED, *HIDDEN, "counts"):
             continue
         if isinstance(value, dict | list) and value:
             lines += [f"{_words(name)}:", "", *_table(name, value), ""]

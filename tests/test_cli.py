@@ -27,7 +27,9 @@ from tests.profile_samples import DECLINE, sample_answer, sample_profile, sample
 
 SEED = 5
 HIDDEN = hide(SEED)
-COMMANDS = ("env", "probe", "show", "explain", "verify", "diff", "record", "lint", "replay", "audit", "demo")
+COMMANDS = (
+    "env", "probe", "show", "explain", "verify", "diff", "record", "lint", "replay", "audit", "stability", "demo",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

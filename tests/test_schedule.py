@@ -234,3 +234,23 @@ def test_a_group_of_no_parts_counts_as_an_empty_part() -> None:
     desc = gemm(Strided(count=2, unit=1))
     desc = replace(desc, cuts=(replace(desc.cuts[0], fold=(Strided(count=3, unit=1),)),))
     assert leaves(desc, 4) == [[0, 2], [1, 3], []]
+
+
+@given(desc=descriptors(), k=st.integers(0, 30))
+def test_rows_of_the_program_tell_their_cut(desc: GEMMDesc, k: int) -> None:
+    schedule = make_schedule(desc, k)
+    assert len(schedule.levels) == len(schedule.program)
+    for (op, _), level in zip(schedule.program.tolist(), schedule.levels.tolist(), strict=True):
+        assert (level == len(desc.cuts)) == (op == Op.LEAF)
+        assert 0 <= level <= len(desc.cuts)
+
+
+def test_rounding_rows_belong_to_the_cut_whose_type_they_are() -> None:
+    plain = gemm(Contiguous(span=8), Contiguous(span=2), Contiguous(span=1))
+    types = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
+    cuts = tuple(replace(cut, partial_dtype=t, merge_dtype=t) for cut, t in zip(plain.cuts, types, strict=True))
+    schedule = make_schedule(replace(plain, cuts=cuts), 24)
+    rounded = schedule.program[:, 0] == Op.ROUND
+    assert [types[level] for level in schedule.levels[rounded]] == [ROUNDINGS[i] for i in schedule.program[rounded, 1]]
+    added = schedule.levels[schedule.program[:, 0] == Op.ADD]
+    assert np.bincount(added).tolist() == [2, 3 * 3, 3 * 4 * 1]

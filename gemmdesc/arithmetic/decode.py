@@ -54,7 +54,7 @@ def decode_rows(bits: Bits, dtype: DType, rows: Index, order: Index) -> tuple[Va
     if dtype.format.storage_bits > 16 or bits.dtype != bits_dtype(dtype):
         return decode(bits[np.ix_(rows, order)], dtype)
     values, exponents = np.empty((len(rows), len(order)), np.float32), np.empty((len(rows), len(order)), np.int16)
-    _look_up_rows(bits, rows, order, *_table(dtype), values, exponents)
+    _look_up_rows(bits, rows, order, _packed_table(dtype), values.view(np.uint32), exponents)
     return values, exponents
 
 
@@ -71,29 +71,29 @@ def decode_tiles(bits: Bits, dtype: DType, order: Index, columns: Index, lanes: 
         return decode(padded.reshape(len(order), count, lanes).transpose(1, 0, 2), dtype)
     shape = (count, len(order), lanes)
     values, exponents = np.zeros(shape, np.float32), np.full(shape, ZERO_OPERAND_EXPONENT, np.int16)
-    _look_up_tiles(bits, order, columns, *_table(dtype), values, exponents)
+    _look_up_tiles(bits, order, columns, _packed_table(dtype), values.view(np.uint32), exponents)
     return values, exponents
 
 
 @njit(nogil=True, cache=True)
-def _look_up_rows(bits, rows, order, table_values, table_exponents, values, exponents):  # type: ignore[no-untyped-def]
+def _look_up_rows(bits, rows, order, table, values, exponents):  # type: ignore[no-untyped-def]
     for i in range(rows.size):
         for k in range(order.size):
-            pattern = bits[rows[i], order[k]]
-            values[i, k] = table_values[pattern]
-            exponents[i, k] = table_exponents[pattern]
+            word = table[bits[rows[i], order[k]]]
+            values[i, k] = np.uint32(word & 0xFFFFFFFF)
+            exponents[i, k] = np.int16(word >> 32)
 
 
 @njit(nogil=True, cache=True)
-def _look_up_tiles(bits, order, columns, table_values, table_exponents, values, exponents):  # type: ignore[no-untyped-def]
+def _look_up_tiles(bits, order, columns, table, values, exponents):  # type: ignore[no-untyped-def]
     lanes = values.shape[2]
     for begin in range(0, order.size, _BLOCK_K):
         for j in range(columns.size):
             tile, lane, column = j // lanes, j % lanes, columns[j]
             for k in range(begin, min(begin + _BLOCK_K, order.size)):
-                pattern = bits[order[k], column]
-                values[tile, k, lane] = table_values[pattern]
-                exponents[tile, k, lane] = table_exponents[pattern]
+                word = table[bits[order[k], column]]
+                values[tile, k, lane] = np.uint32(word & 0xFFFFFFFF)
+                exponents[tile, k, lane] = np.int16(word >> 32)
 
 
 def _decode_wide(bits: Bits, layout: Format) -> tuple[Values, Exponents]:
@@ -114,6 +114,14 @@ def _read_wide(bits, kept, patterns, exponents):  # type: ignore[no-untyped-def]
         patterns[i] = pattern
         field = np.int16(magnitude >> np.uint32(23))
         exponents[i] = ZERO_OPERAND_EXPONENT if magnitude == 0 else max(field, np.int16(1)) - np.int16(127)
+
+
+@cache
+def _packed_table(dtype: DType) -> npt.NDArray[np.int64]:
+    """:func:`_table` with a value's pattern and its exponent in one word, which one look finds."""
+    values, exponents = _table(dtype)
+    packed: npt.NDArray[np.int64] = values.view(np.uint32).astype(np.int64) | (exponents.astype(np.int64) << 32)
+    return packed
 
 
 @cache

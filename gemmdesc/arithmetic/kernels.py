@@ -90,28 +90,31 @@ def fma_float32(
 
 
 @njit(inline="always")
-def _power_of_two(exponent: int) -> float:
+def power_of_two(exponent: int) -> float:
+    """2^``exponent`` for exponents of normal float64 numbers."""
     return np.int64((exponent + 1023) << 52).view(np.float64)
 
 
 @njit(inline="always")
-def _exponent(value: float) -> int:
+def exponent_of(value: float) -> int:
+    """The exponent of a normal float64 number."""
     return int((np.float64(value).view(np.int64) >> 52) & 0x7FF) - 1023
 
 
 @njit(inline="always")
-def _rounded(value: float, nearest: bool, target: Target) -> float:
-    exponent = min(max(_exponent(value), target.min_exponent), _EXPONENT_CAP) - target.fraction_bits
-    scaled = value * _power_of_two(-exponent)
+def rounded_to(value: float, nearest: bool, target: Target) -> float:
+    """``value`` (float64) rounded to ``target``, to nearest even or toward zero."""
+    exponent = min(max(exponent_of(value), target.min_exponent), _EXPONENT_CAP) - target.fraction_bits
+    scaled = value * power_of_two(-exponent)
     whole = np.rint(scaled) if nearest else np.trunc(scaled)
-    result = whole * _power_of_two(exponent)
+    result = whole * power_of_two(exponent)
     if abs(result) >= target.infinity:
         result = np.copysign(np.inf, result)
     return float(result)
 
 
 @njit(nogil=True, cache=True)
-def _fused_step(acc, a, b, row, tile, begin, end, p, high, low, scale, total):  # type: ignore[no-untyped-def]
+def fused_step(acc, a, b, row, tile, begin, end, p, high, low, scale, total):  # type: ignore[no-untyped-def]
     """One step for the LANES accumulators ``acc`` (float64); ``high`` to ``total`` are scratch."""
     high[:] = -32768
     low[:] = 32767
@@ -130,10 +133,10 @@ def _fused_step(acc, a, b, row, tile, begin, end, p, high, low, scale, total):  
         c = acc[j]
         top = int(high[j])
         if c != 0.0:
-            top = max(top, min(max(_exponent(c), p.target.min_exponent), _EXPONENT_CAP))
+            top = max(top, min(max(exponent_of(c), p.target.min_exponent), _EXPONENT_CAP))
         if not p.zero_enters or c == 0.0 or low[j] < _ZERO_PRODUCT:
             top = max(top, p.zero_exponent)
-        scale[j] = _power_of_two(p.fraction_bits - top)
+        scale[j] = power_of_two(p.fraction_bits - top)
         total[j] = np.trunc(c * scale[j])
     for k in range(begin, end):
         v = np.float64(a.values[row, k])
@@ -141,11 +144,11 @@ def _fused_step(acc, a, b, row, tile, begin, end, p, high, low, scale, total):  
             total[j] += np.trunc(v * np.float64(b.values[tile, k, j]) * scale[j])
     for j in range(LANES):
         # A sum that rounds to zero is +0.0, whatever its sign was.
-        acc[j] = _rounded(total[j] / scale[j], p.nearest, p.target) + 0.0
+        acc[j] = rounded_to(total[j] / scale[j], p.nearest, p.target) + 0.0
 
 
 @njit(nogil=True, cache=True)
-def _scalar_steps(acc, a, b, row, tile, begin, end, fused):  # type: ignore[no-untyped-def]
+def scalar_steps(acc, a, b, row, tile, begin, end, fused):  # type: ignore[no-untyped-def]
     """A chain of one product a step for the LANES accumulators ``acc`` (float32)."""
     if fused:
         for k in range(begin, end):
@@ -167,7 +170,7 @@ def _fused_leaf(acc, a, b, first_row, tile, begin, ends, p):  # type: ignore[no-
     scale, total = np.empty(LANES, np.float64), np.empty(LANES, np.float64)
     for s in range(ends.size):
         for r in range(acc.shape[0]):
-            _fused_step(running[r], a, b, first_row + r, tile, begin, ends[s], p, high, low, scale, total)
+            fused_step(running[r], a, b, first_row + r, tile, begin, ends[s], p, high, low, scale, total)
         begin = ends[s]
     for r in range(acc.shape[0]):
         for j in range(LANES):
@@ -181,7 +184,7 @@ def _combine(stack, depth, op, target):  # type: ignore[no-untyped-def]
         for j in range(LANES):
             x = stack[depth - 1, r, j]
             if op == _ROUND:
-                stack[depth - 1, r, j] = np.float32(_rounded(np.float64(x), True, target))
+                stack[depth - 1, r, j] = np.float32(rounded_to(np.float64(x), True, target))
             elif op == _ADD:
                 stack[depth - 2, r, j] = np.float32(stack[depth - 2, r, j] + x)
             else:
@@ -207,7 +210,7 @@ def _tile(out, start, given, a, b, first_row, tile, program, targets, is_fused_d
                 _fused_leaf(stack[depth], a, b, first_row, tile, begin, ends, parameters)
             else:
                 for r in range(rows):
-                    _scalar_steps(stack[depth, r], a, b, first_row + r, tile, begin, end, fused)
+                    scalar_steps(stack[depth, r], a, b, first_row + r, tile, begin, end, fused)
             depth += 1
         elif op == _OPEN:
             stack[depth] = given

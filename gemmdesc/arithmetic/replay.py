@@ -82,11 +82,11 @@ def replay(
             32 bits or an output type other than float16, bfloat16, float32 and the 8-bit floats; the sum of a step does
             not fit 53 bits.
     """
-    m, n, k = _check_operands(desc, a, b)
-    chosen_rows, chosen_cols = _indices("rows", rows, m), _indices("cols", cols, n)
+    m, n, k = check_operands(desc, a, b)
+    chosen_rows, chosen_cols = indices("rows", rows, m), indices("cols", cols, n)
     schedule = make_schedule(desc, k)
-    left = _side(a, desc.a_dtype, desc.a_cast, chosen_rows)
-    right = _side(b.T, desc.b_dtype, desc.b_cast, chosen_cols)
+    left = side_of(a, desc.a_dtype, desc.a_cast, chosen_rows)
+    right = side_of(b.T, desc.b_dtype, desc.b_cast, chosen_cols)
     finish = partial(apply_epilogue, inputs=epilogue, shape=(m, n), rows=chosen_rows, cols=chosen_cols)
     values = _summed(desc, schedule, left, right, finish)
     return from_float32(finish(values, desc.epilogue), desc.output_dtype)
@@ -122,7 +122,7 @@ def fused_dot(step: FusedDot, a: Bits, b: Bits, c: Bits, *, a_dtype: DType, b_dt
         cuts=(),
         accumulator=accumulator,
     )
-    m, n, k = _check_operands(desc, a, b)
+    m, n, k = check_operands(desc, a, b)
     if c.shape != (m, n) or c.dtype != bits_dtype(step.accumulator_dtype):
         raise InvalidInputError(
             f"c must be ({m}, {n}) patterns of {step.accumulator_dtype.value} (got {c.shape}, {c.dtype})"
@@ -133,13 +133,15 @@ def fused_dot(step: FusedDot, a: Bits, b: Bits, c: Bits, *, a_dtype: DType, b_dt
     return from_float32(_run(step, make_schedule(desc, k), left, right, start=start), step.accumulator_dtype)
 
 
-def _side(bits: Bits, dtype: DType, cast: OperandCast | None, chosen: Index) -> Side:
+def side_of(bits: Bits, dtype: DType, cast: OperandCast | None, chosen: Index) -> Side:
+    """The ``chosen`` rows of an operand, as the accumulator takes them."""
     if cast is None:
         return Side(bits=bits, dtype=dtype, chosen=chosen)
     return Side(bits=cast_operand(bits[chosen], cast), dtype=cast.dtype, chosen=np.arange(len(chosen)))
 
 
-def _check_operands(desc: GEMMDesc, a: Bits, b: Bits) -> tuple[int, int, int]:
+def check_operands(desc: GEMMDesc, a: Bits, b: Bits) -> tuple[int, int, int]:
+    """m, n and k; raises as :func:`replay`."""
     for name, array, dtype in (("a", a, desc.a_dtype), ("b", b, desc.b_dtype)):
         if dtype is DType.FLOAT64:
             raise InvalidInputError(f"{name}_dtype must be at most 32 bits wide (got float64)")
@@ -156,7 +158,8 @@ def _check_operands(desc: GEMMDesc, a: Bits, b: Bits) -> tuple[int, int, int]:
     return a.shape[0], b.shape[1], a.shape[1]
 
 
-def _indices(name: str, chosen: npt.ArrayLike | None, size: int) -> Index:
+def indices(name: str, chosen: npt.ArrayLike | None, size: int) -> Index:
+    """``chosen`` as int64, or all of ``size``; raises as :func:`replay`."""
     if chosen is None:
         return np.arange(size, dtype=np.int64)
     index = np.asarray(chosen)
@@ -198,21 +201,21 @@ def _run(
     program = Program(
         schedule.leaf_offsets, schedule.step_ends, schedule.step_offsets, schedule.program, schedule.stack_depth
     )
-    targets = tuple(_target(dtype, dtype.format.fraction_bits) for dtype in ROUNDINGS)
+    targets = tuple(target_of(dtype, dtype.format.fraction_bits) for dtype in ROUNDINGS)
     fused_dot_step = isinstance(step, FusedDot)
     fused = isinstance(step, ScalarStep) and step.fused
     rows = Operand(*decode_rows(left.bits, left.dtype, left.chosen, schedule.order))
     columns = Operand(*decode_tiles(right.bits.T, right.dtype, schedule.order, right.chosen, LANES))
-    parameters = _parameters(step, schedule)
+    parameters = step_parameters(step, schedule)
 
     def work(first: int, last: int) -> None:
         execute(out, opening, opened, rows, columns, program, targets, fused_dot_step, fused, parameters, first, last)
 
-    _spread(work, tasks(m, width // LANES), out.size * len(schedule.order))
+    spread(work, tasks(m, width // LANES), out.size * len(schedule.order))
     return out[:, :n]
 
 
-def _spread(work: Callable[[int, int], None], count: int, products: int) -> None:
+def spread(work: Callable[[int, int], None], count: int, products: int) -> None:
     """Call ``work(first, last)`` for consecutive ranges that cover ``count`` tasks, on Numba's number of threads."""
     threads = min(config.NUMBA_NUM_THREADS, count)
     if threads == 1 or products < _WORTH_THREADS:
@@ -223,14 +226,16 @@ def _spread(work: Callable[[int, int], None], count: int, products: int) -> None
         list(pool.map(work, edges[:-1], edges[1:]))
 
 
-def _target(dtype: DType, fraction_bits: int) -> Target:
+def target_of(dtype: DType, fraction_bits: int) -> Target:
+    """The range of ``dtype`` with ``fraction_bits``."""
     layout = dtype.format
     return Target(fraction_bits, layout.min_exponent, 2.0 ** (layout.max_exponent + 1))
 
 
-def _parameters(step: FusedDot | ScalarStep, schedule: Schedule) -> FusedParameters:
+def step_parameters(step: FusedDot | ScalarStep, schedule: Schedule) -> FusedParameters:
+    """A step as the kernel takes it; raises as :func:`replay`."""
     if isinstance(step, ScalarStep):
-        return FusedParameters(1, 0, False, False, _target(DType.FLOAT32, 23))
+        return FusedParameters(1, 0, False, False, target_of(DType.FLOAT32, 23))
     longest = int(np.diff(schedule.step_ends, prepend=0).max(initial=0))
     # A term stays below 2^(fraction_bits + 2), and float64 holds integers up to 2^53.
     if step.fraction_bits + 2 + longest.bit_length() > 53:
@@ -248,5 +253,5 @@ def _parameters(step: FusedDot | ScalarStep, schedule: Schedule) -> FusedParamet
         min(max(step.zero_exponent, _LOWEST_ZERO), _HIGHEST_ZERO),
         step.zero_exponent > layout.min_exponent,
         step.rounding is Rounding.NEAREST_EVEN,
-        _target(step.accumulator_dtype, step.output_bits),
+        target_of(step.accumulator_dtype, step.output_bits),
     )

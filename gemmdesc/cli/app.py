@@ -18,6 +18,7 @@ from gemmdesc.cli import (
     probing,
     profiles,
     replaying,
+    stability,
     verifying,
 )
 from gemmdesc.cli.output import JsonOption, Settings
@@ -62,6 +63,7 @@ app.command("lint")(linting.lint)
 app.command("replay")(replaying.replay)
 app.command("audit")(profiles.audit)
 app.command("equiv")(equivalence.equiv)
+app.command("stability")(stability.stability)
 app.command("demo")(demo.demo)
 
 

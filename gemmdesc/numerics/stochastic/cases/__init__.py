@@ -1,0 +1,1 @@
+"""Computations whose stability is known: classical formulas, operators, and CADNA's tutorial programs."""

@@ -1,0 +1,100 @@
+"""The kernel of drawn chains: the CPU's samples in Triton's interpreter and on a card, and what it declines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gemmdesc.descriptor import Accumulator, AddBias, Contiguous, Cut, GEMMDesc, ResidueLast, ScalarStep, Start, Strided
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import Declined
+from gemmdesc.numerics.stochastic.inorder_card import drawn_chain
+from tests.arithmetic_reference import HOPPER
+from tests.test_kernels_interpreted import pytestmark as needs_triton
+from tests.test_kernels_interpreted import told
+
+CUT = Cut(layout=Contiguous(span=32), partial_dtype=DType.FLOAT32, merge_dtype=DType.FLOAT32, start=Start.FIRST)
+PLAIN = GEMMDesc(
+    a_dtype=DType.FLOAT16, b_dtype=DType.FLOAT16, output_dtype=DType.FLOAT16, summed_k=100, cuts=(),
+    accumulator=Accumulator(instruction_k=16, residue=ResidueLast(), step=HOPPER),
+)  # fmt: skip
+
+
+@needs_triton
+def test_the_interpreter_gives_the_cpus_samples() -> None:
+    found = told("interpreted_drawn.py")
+    assert found["bad"] == []
+    assert found["counts"] > 500
+    # Only operands of bfloat16 at random can lie too far apart for three float64; they are told.
+    assert found["unsure"] > 0
+
+
+@needs_triton
+def test_folds_close_where_the_schedule_says() -> None:
+    chain = drawn_chain(replace(PLAIN, cuts=(CUT,)), 100)
+    assert not isinstance(chain, Declined)
+    assert chain.ends == (16, 32, 48, 64, 80, 96, 100)
+    # Seven steps are sites 0 to 6; rows of the program follow: leaf, leaf, add, leaf, add, leaf, add.
+    assert chain.folds == (-1, -2, -1, 9, -1, 11, 13)
+    assert (chain.step, chain.fraction_bits, chain.wide, chain.opposite) == (16, 23, False, True)
+    single = drawn_chain(PLAIN, 100)
+    assert not isinstance(single, Declined)
+    assert single.folds == (-1,) * 6 + (-2,)
+
+
+@pytest.mark.parametrize(
+    "desc",
+    [
+        replace(PLAIN, accumulator=Accumulator(instruction_k=1, residue=ResidueLast(), step=ScalarStep(fused=True))),
+        replace(PLAIN, cuts=(replace(CUT, partial_dtype=DType.FLOAT16),)),
+        replace(PLAIN, cuts=(replace(CUT, layout=Strided(count=2, unit=1)),)),
+        replace(PLAIN, cuts=(replace(CUT, start=Start.ZERO),)),
+        replace(PLAIN, cuts=(CUT, CUT)),
+        replace(PLAIN, epilogue=(AddBias(),)),
+        replace(PLAIN, summed_k=0),
+    ],
+)
+def test_other_orders_are_declined(desc: GEMMDesc) -> None:
+    found = drawn_chain(desc, 100)
+    assert isinstance(found, Declined)
+    assert found.code == "kernel"
+
+
+@needs_triton
+@pytest.mark.parametrize("wide", [False, True])
+def test_it_compiles_for_hopper_and_stays_in_registers(wide: bool) -> None:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from triton.compiler import compile as triton_compile
+
+    from gemmdesc.kernels.drawn_chain import drawn_chain_kernel
+
+    constants = {"BLOCK_M": 16, "BLOCK_N": 32, "STEP": 16, "FRACTION": 23, "WIDE": wide, "OPPOSITE": True}
+    pointers = {"rows_ptr": "*i64", "cols_ptr": "*i64", "bases_ptr": "*i64", "ends_ptr": "*i32", "folds_ptr": "*i32",
+                "flags_ptr": "*i8"}  # fmt: skip
+    signature = {}
+    for parameter in drawn_chain_kernel.params:
+        name = parameter.name
+        if name in constants:
+            signature[name] = "constexpr"
+        elif name.endswith("_ptr"):
+            signature[name] = pointers.get(name, "*fp32")
+        else:
+            signature[name] = parameter.annotation_type
+    source = ASTSource(fn=drawn_chain_kernel, signature=signature, constexprs=constants)
+    options = {"num_warps": 4, "enable_fp_fusion": False}
+    ptx = triton_compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+    assert "fma.rn.f64" not in ptx
+    assert "add.rn.f64" in ptx
+    assert ".local" not in ptx
+
+
+@pytest.mark.gpu
+def test_a_card_gives_the_cpus_samples() -> None:
+    from gemmdesc.verification.stochastic_card import compare_on_card
+
+    counts = compare_on_card(ks=(64, 300))
+    assert counts["different"] == 0
+    assert counts["equal"] + counts["left_to_cpu"] == counts["elements"]
+    assert counts["left_to_cpu"] < 0.01 * counts["elements"]
