@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from gemmdesc.problem import Epilogue, dense_problem
 from gemmdesc.regions import Region
 from gemmdesc.routes import MEASURED, TensorMeta, address_alignment
 from tests.dropin_samples import answer_by_batch, batch_source
-from tests.kind_profiles import KERNEL_KINDS, on_hopper, profile_of, small_scopes
+from tests.kind_profiles import on_hopper, profile_of, small_scopes
 from tests.kind_samples import rule_of
 from tests.probe_samples import DEVICE, IDENTITY
 from tests.profile_samples import sample_row, sample_rule
@@ -38,8 +39,10 @@ SETTINGS = TorchSettings()
 K, N = 300, 40
 
 
+@cache
 def planner() -> Planner:
-    profile = profile_of(small_scopes(("plain", *KERNEL_KINDS)), on_hopper)
+    """One for all tests, as making the profile takes a second."""
+    profile = profile_of(small_scopes(("plain", "batch", "bias", "add_c")), on_hopper)
 
     def library() -> SimulatedLibrary:
         return SimulatedLibrary(identity=IDENTITY, device=DEVICE, heuristic=answer_by_batch, rules=rule_of)
