@@ -51,7 +51,7 @@ class Done:
 
 @dataclass(frozen=True, kw_only=True)
 class Died:
-    """A child ended while it worked on an item, or before its first one (None)."""
+    """A child ended while it worked on an item, or between two (None); ``how``: one line, with its last words."""
 
     index: int | None
     how: str
@@ -133,7 +133,8 @@ def _followed(
 
 
 def _how(code: int, words: Path) -> str:
-    text = words.read_text(encoding="utf-8", errors="replace").strip()
+    lines = words.read_text(encoding="utf-8", errors="replace").splitlines()
+    text = "; ".join(line.strip() for line in lines if line.strip())
     if len(text) > _FIRST_WORDS + _LAST_WORDS:
         text = f"{text[:_FIRST_WORDS]} ... {text[-_LAST_WORDS:]}"
     name = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
