@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         matmul,
         mm,
         override,
+        reference,
         report,
         scaled_mm,
     )
@@ -105,6 +106,7 @@ __all__ = [
     "parse_descriptor",
     "parse_rule",
     "plan",
+    "reference",
     "replay",
     "report",
     "same_bits",
@@ -124,7 +126,7 @@ _MODULES = {
     ),
     "dropin": (
         "addmm", "addmm_activation", "baddbmm", "bmm", "disable_override", "enable_override", "is_overridden", "linear",
-        "matmul", "mm", "override", "report", "scaled_mm",
+        "matmul", "mm", "override", "reference", "report", "scaled_mm",
     ),
     "dtypes": ("DType",),
     "errors": ("Declined", "DeclinedError", "GemmdescError"),

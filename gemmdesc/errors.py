@@ -55,7 +55,7 @@ class Declined:
 
     ``reason`` is one sentence for a person.  ``code`` groups declines in counts; it is one of
     ``no_profile``, ``no_rule``, ``out_of_scope``, ``nondeterministic``, ``refused_by_library``,
-    ``unsupported_input``, ``flags``, ``kernel``, ``not_in_book``.
+    ``unsupported_input``, ``flags``, ``kernel``, ``not_in_book``, ``no_reference``.
     """
 
     code: str

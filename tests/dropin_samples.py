@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from gemmdesc.dropin import LibrarySource
 from gemmdesc.dropin.products import Product
 from gemmdesc.errors import Declined
+from gemmdesc.library.simulated import SimulatedLibrary
+from gemmdesc.problem import AlgoConfig, GemmProblem, Refused
 from gemmdesc.routes import Activation
 from tests.kind_profiles import profile_of, small_scopes
-from tests.kind_samples import library_of_kinds
+from tests.kind_samples import answer_of, library_of_kinds, rule_of
+from tests.probe_samples import DEVICE, IDENTITY
 
 KINDS = (
     "plain", "float32", "tf32", "float8", "batch", "batch_float32", "bias", "relu", "relu_bias", "add_c", "add_beta_c",
@@ -21,6 +25,19 @@ KINDS = (
 def source() -> LibrarySource:
     """One for all tests, as making the profile takes a second."""
     return LibrarySource(library=library_of_kinds(), profile=profile_of(small_scopes(KINDS)))
+
+
+def answer_by_batch(p: GemmProblem) -> AlgoConfig | Refused:
+    """As the library of kinds, but that the slices follow from how many there are in all of the shorter side."""
+    answer, rows = answer_of(p), min(p.m, p.n) * p.batch_count
+    return answer if isinstance(answer, Refused) else replace(answer, splitk_num=1 + (rows > 4) + (rows > 24))
+
+
+@cache
+def batch_source() -> LibrarySource:
+    """A library whose rows depend on the rows beside them."""
+    library = SimulatedLibrary(identity=IDENTITY, device=DEVICE, heuristic=answer_by_batch, rules=rule_of)
+    return LibrarySource(library=library, profile=source().profile)
 
 
 class AskTorch:

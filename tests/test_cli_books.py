@@ -284,3 +284,39 @@ def test_published_tables_are_chosen_only_by_name(own_folders: Path) -> None:
     shown = run("show", "--arch", "sm_103")
     assert shown.exit_code == 0
     assert "published" in shown.stdout
+
+
+# --- explain over m ---------------------------------------------------------------------------------------------------
+
+
+def test_explain_groups_m_by_order(own_folders: Path) -> None:
+    """Every m of one book's layer: the groups cover them all, once each, and one normal form is one group."""
+    shapes = [Shape(m=m, n=33, k=700, layout="nt", label="x") for m in (1, 2, 3, 17, 50)]
+    library, profile = release()
+    put(own_folders, profile, book_of(library, shapes))
+    (book,) = own_folders.rglob("*.book")
+    result = run("explain", 2, 33, 700, "--layout", "nt", "--book", book, "--over-m", "1-3, 17,50,51", "--json")
+    assert result.exit_code == 0, result.output
+    data = data_of(result)
+    assert (data["n"], data["k"]) == (33, 700)
+    spans = [tuple(span) for group in data["groups"] for span in group["m"]]
+    assert sorted(m for low, high in spans for m in range(low, high + 1)) == [1, 2, 3, 17, 50, 51]
+    (lacking,) = [g for g in data["groups"] if g.get("declined", {}).get("code") == "not_in_book"]
+    assert lacking["m"] == [[51, 51]]
+    forms = [tuple(g["normal_forms"]) for g in data["groups"] if "normal_forms" in g]
+    assert len(forms) == len(set(forms)) > 0
+    text = run("explain", 2, 33, 700, "--layout", "nt", "--book", book, "--over-m", "1-3,17,50,51").stdout
+    assert f"{len(data['groups'])} groups over 6 m" in text
+    assert "m 51\n  declined (not_in_book)" in text
+    pinned = data_of(
+        run("explain", 2, 33, 700, "--layout", "nt", "--book", book, "--over-m", "1-60", "--pin", 17, "--json")
+    )
+    assert [g["m"] for g in pinned["groups"]] == [[[1, 60]]]
+
+
+def test_explain_over_m_refuses_what_is_no_list(own_folders: Path) -> None:
+    for text in ("", "x", "3-2", "0", "1-100000"):
+        result = run("explain", 2, 33, 700, "--over-m", text)
+        assert (result.exit_code, "over_m must" in result.stderr) == (2, True), text
+    assert "over_m must have a library to ask, or a book" in run("explain", 2, 33, 700, "--over-m", "1-4").stderr
+    assert "pin must have a library to ask, or a book" in run("explain", 2, 33, 700, "--pin", "4").stderr

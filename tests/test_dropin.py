@@ -495,19 +495,22 @@ def test_a_report_reads_well() -> None:
 
 
 def test_the_parity_script_rehearses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that ends its process is counted as an error, with its index, and the calls behind it go on."""
     out = tmp_path / "parity.json"
     script = Path(__file__).resolve().parent.parent / "scripts" / "check_parity.py"
-    monkeypatch.setattr(sys, "argv", [str(script), str(out), "--rehearse", "--calls", "60"])
+    monkeypatch.setattr(sys, "argv", [str(script), str(out), "--rehearse", "--calls", "60", "--dies", "3"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(script), run_name="__main__")
     assert ended.value.code == 0
     *claims, calls = json.loads(out.read_text())["claims"]
     assert len(claims) == 2
-    assert (calls["counts"]["calls"], calls["counts"]["different"], calls["counts"]["refused"]) == (60, 0, 0)
-    assert calls["counts"]["equal"] > calls["counts"]["declined"] > 0
+    counts = calls["counts"]
+    assert (counts["calls"], counts["different"], counts["refused"], counts["errors"]) == (60, 0, 0, 1)
+    assert [(f["index"], f["how"]) for f in calls["failed"]] == [(3, "killed by SIGKILL")]
+    assert counts["equal"] > counts["declined"] > 0
     # Eight products forward, and two for each of them backward.
-    assert all(c["counts"] == {"tensors": 15, "equal": 15, "different": 0, "products_by_plan": 24, "declined": 0}
-               for c in claims)  # fmt: skip
+    assert all(c["counts"] == {"tensors": 15, "equal": 15, "different": 0, "products_by_plan": 24, "declined": 0,
+                               "errors": 0} for c in claims)  # fmt: skip
 
 
 def test_tracing_tensors_are_left_alone() -> None:

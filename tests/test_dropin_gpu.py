@@ -5,8 +5,10 @@ What the profile has no rows for declines, which a test allows only where it say
 
 from __future__ import annotations
 
+import runpy
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ import pytest
 import gemmdesc
 from gemmdesc.dropin.memory import signed_bits
 from gemmdesc.errors import DeclinedError
+from gemmdesc.ops import plan, run
+from gemmdesc.plan import Plan
 from gemmdesc.verification.route_draws import draw_call
 
 torch = pytest.importorskip("torch")
@@ -259,3 +263,46 @@ def test_a21_a_compiled_function_gives_eagers_bytes() -> None:
     again = x.detach().requires_grad_()
     (torch.relu(torch.nn.functional.linear(again, weight)) * 2).sum().backward()
     assert same(leaf.grad, again.grad)
+
+
+@pytest.mark.parametrize("dtype", [HALF, BF16])
+@pytest.mark.parametrize(("n", "k"), [(1000, 4096), (255, 4111)])
+def test_pinned_rows_have_the_same_bytes_in_every_batch(dtype: Any, n: int, k: int) -> None:
+    weight, x = draw(n, k, dtype=dtype, seed=1), draw(700, k, dtype=dtype)
+    layer = lambda rows: torch.nn.functional.linear(rows, weight)  # noqa: E731
+    with gemmdesc.reference() as reference:
+        want = layer(x[:256])
+    with gemmdesc.override(pin=reference) as over:
+        found = [layer(x[:rows]) for rows in (1, 2, 7, 32, 256, 700)]
+        moved = layer(x[1:9])
+        apart = layer(torch.nn.functional.pad(x[:33], (0, 8))[:, :k])
+    assert (over.report().ours, over.report().declined) == (8, 0)
+    assert all(same(y, found[-1][: len(y)]) for y in found)
+    assert same(moved, found[-1][1:9])
+    assert same(apart, found[-1][:33])
+    assert same(found[4], want)
+    # Stock products of few rows are summed in other orders.
+    assert not all(same(layer(x[:rows]), found[-1][:rows]) for rows in (1, 2, 7, 32))
+
+
+def test_a_pinned_plan_runs() -> None:
+    a, b = draw(700, 4096), draw(4096, 512, seed=1)
+    want = torch.mm(a[:128], b)
+    for rows in (1, 17, 128, 700):
+        pinned = plan(a[:rows], b, pin=128)
+        assert isinstance(pinned, Plan), pinned
+        assert same(run(pinned, a[:rows], b)[: len(want)], want[:rows])
+
+
+def test_a_pinned_decoder_does_not_depend_on_its_batch() -> None:
+    path = Path(__file__).resolve().parent.parent / "examples" / "pinned_decoder.py"
+    example: dict[str, Any] = runpy.run_path(str(path))
+    torch.manual_seed(0)
+    shape = example["Shape"](hidden=512, heads=4, layers=2, vocabulary=500, length=40)
+    model = example["Decoder"](shape, "each").to("cuda", BF16)
+    lengths = torch.randint(1, 41, (64,), device="cuda")
+    pool = example["Sequences"](torch.randint(500, (64, 40), device="cuda"), lengths)
+    assert example["dependent_operations"](shape, 64, BF16, "cuda") == []
+    counts = example["demonstrated"](model, pool, 8, 12, 0, {})
+    assert (counts["different"], counts["declined"], counts["elements_unlike_stock_at_reference"]) == (0, 0, 0)
+    assert counts["stock_different"] > 0

@@ -132,14 +132,19 @@ def test_calls_for_a_gpu_alone_can_be_drawn() -> None:
 
 
 def test_the_script_rehearses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that ends its process is counted as an error, with its index, and the calls behind it go on."""
     out = tmp_path / "routes.json"
     script = Path(__file__).resolve().parent.parent / "scripts" / "check_routes.py"
-    monkeypatch.setattr(sys, "argv", [str(script), str(out), "--rehearse", "--calls", "40", "--seed", "2"])
+    given = [str(script), str(out), "--rehearse", "--calls", "40", "--seed", "2", "--dies", "9"]
+    monkeypatch.setattr(sys, "argv", given)
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(script), run_name="__main__")
     assert ended.value.code == 0
     data = json.loads(out.read_text())
-    assert sum(data["calls"].values()) == 40
-    assert data["errors"] == {}
+    assert sum(data["calls"].values()) == 39
+    assert data["errors"] == {"the process died": 1}
+    (failed,) = data["failed"]
+    assert (failed["index"], data["seed"]) == (9, 2)
+    assert failed["how"].startswith("killed by SIGSEGV: Fatal Python error: Segmentation fault")
     assert data["totals"].get("different", 0) == 0
     assert sum(c.get("equal", 0) for c in data["counts"]) == data["totals"]["equal"] > 20

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from gemmdesc.routes import TensorMeta
 
 _LAYOUTS = ("nn", "nt", "tn", "tt")
+#: Numbers of rows that are looked up in one call.
+_MOST_ROWS = 1 << 16
 
 
 @guarded
@@ -37,13 +39,28 @@ def explain(
     profile: Annotated[Path | None, typer.Option(help="A profile's file or folder, looked at first.")] = None,
     book: Annotated[Path | None, typer.Option(help="A book, whose answer to this product is explained.")] = None,
     accept: AcceptOption = "verified",
+    pin: Annotated[
+        int | None, typer.Option(min=1, help="Sum every row in the order that the library has at this m.")
+    ] = None,
+    over_m: Annotated[
+        str | None, typer.Option(help="Other m, such as 1-64,4096: which of them share bits with one another and M.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """The library's kernel and answer for (m, k) x (k, n), the order in words, and its evidence."""
     sides = _sides((m, n, k), dtype, out_dtype or dtype, layout)
     if book is not None and answer is not None:
         raise InvalidInputError("book must stand alone, without an answer (got both)")
-    explanation = _explain_here(sides, profile, book, accept) if answer is None else None
+    if answer is not None and (pin is not None or over_m is not None):
+        raise InvalidInputError("answer must stand alone, without pin and over_m, which ask for others (got both)")
+    if over_m is not None:
+        rows = sorted({m, *_numbers(over_m)})
+        each = {r: _sides((r, n, k), dtype, out_dtype or dtype, layout) for r in rows}
+        typer.echo(_over_m(each, profile, book, accept, pin, as_json=wants_json(context, json)))
+        return
+    explanation = _explain_here(sides, profile, book, accept, pin) if answer is None else None
+    if explanation is None and pin is not None:
+        raise InvalidInputError(f"pin must have a library to ask, or a book; use --book FILE (got {pin}, and no GPU)")
     if explanation is None:
         explanation = _explain_recorded(sides, profile, answer, accept)
     typer.echo(explanation.to_json() if wants_json(context, json) else str(explanation))
@@ -70,7 +87,11 @@ def _sides(
 
 
 def _explain_here(
-    sides: tuple[TensorMeta, TensorMeta, TensorMeta], profile: Path | None, book: Path | None, accept: str
+    sides: tuple[TensorMeta, TensorMeta, TensorMeta],
+    profile: Path | None,
+    book: Path | None,
+    accept: str,
+    pin: int | None,
 ) -> Explanation | None:
     """Asks the book, or the library at hand; None without either."""
     from gemmdesc.errors import LibraryError
@@ -84,7 +105,47 @@ def _explain_here(
     from gemmdesc import ops
 
     a, b, out = sides
-    return ops.explain(a, b, out_dtype=out.dtype, profiles=profile, book=book, accept=accept)
+    return ops.explain(a, b, out_dtype=out.dtype, profiles=profile, book=book, accept=accept, pin=pin)
+
+
+def _numbers(text: str) -> list[int]:
+    """The numbers of a list such as ``1-64,4096``."""
+    found: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.strip().partition("-")
+        high = high or low
+        if not (low.isdecimal() and high.isdecimal()) or not 1 <= int(low) <= int(high):
+            raise InvalidInputError(f"over_m must be numbers and spans of them, such as 1-64,4096 (got {text!r})")
+        found += range(int(low), int(high) + 1)
+    if len(found) > _MOST_ROWS:
+        raise InvalidInputError(f"over_m must hold at most {_MOST_ROWS} numbers (got {len(found)})")
+    return found
+
+
+def _over_m(
+    each: dict[int, tuple[TensorMeta, TensorMeta, TensorMeta]],
+    profile: Path | None,
+    book: Path | None,
+    accept: str,
+    pin: int | None,
+    *,
+    as_json: bool,
+) -> str:
+    import json as writer
+
+    from gemmdesc.plan import shared_orders
+    from gemmdesc.plan.orders import orders_data, orders_text
+
+    explained = {m: _explain_here(sides, profile, book, accept, pin) for m, sides in each.items()}
+    there = {m: e for m, e in explained.items() if e is not None}
+    if not there:
+        raise InvalidInputError("over_m must have a library to ask, or a book; use --book FILE (got no GPU)")
+    groups = shared_orders({m: e.outcome for m, e in there.items()})
+    first = next(iter(there.values()))
+    k, n = first.sizes[1]
+    if as_json:
+        return writer.dumps(orders_data(groups, n, k), indent=1)
+    return orders_text(groups, n, k, first.library, first.device)
 
 
 def _explain_recorded(

@@ -3,17 +3,19 @@
 import sys
 
 from gemmdesc.dropin.functional import addmm, addmm_activation, baddbmm, bmm, linear, matmul, mm, scaled_mm
+from gemmdesc.dropin.intercept import OverrideError
 from gemmdesc.dropin.ledger import Report, report
 from gemmdesc.dropin.named import register_choices
 from gemmdesc.dropin.operators import register_operators
 from gemmdesc.dropin.overriding import (
     Override,
-    OverrideError,
     disable_override,
     enable_override,
     is_overridden,
     override,
+    reference,
 )
+from gemmdesc.dropin.pinning import Reference
 from gemmdesc.dropin.sources import Answered, BookSource, LibrarySource, Source
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "LibrarySource",
     "Override",
     "OverrideError",
+    "Reference",
     "Report",
     "Source",
     "addmm",
@@ -35,6 +38,7 @@ __all__ = [
     "matmul",
     "mm",
     "override",
+    "reference",
     "register_choices",
     "register_operators",
     "report",

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from gemmdesc.dropin.memory import host_bits
+from gemmdesc.dropin.pinning import Reference
 from gemmdesc.dropin.products import Family, Product, new_result, route_of, scales_of
 from gemmdesc.dropin.sources import Source
 from gemmdesc.errors import Declined
 from gemmdesc.library.interface import Inputs
 from gemmdesc.library.replayed import replay_problem
+from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.operands import DenseOperand
-from gemmdesc.problem import BIASED, ScalarClass
-from gemmdesc.routes import Activation, Addend, Route, as_float32
+from gemmdesc.plan import Description, pinned
+from gemmdesc.problem import BIASED, GemmProblem, ScalarClass
+from gemmdesc.routes import Activation, Addend, Release, Route, as_float32
 
 if TYPE_CHECKING:
     import torch
@@ -34,9 +37,13 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReplayExecutor:
-    """Products of tensors on a CPU, with the bytes that the source's library gives on its card."""
+    """Products of tensors on a CPU, with the bytes that the source's library gives on its card.
+
+    ``pin``: the products whose orders are followed at any batch.
+    """
 
     source: Source
+    pin: Reference | None = None
 
     @property
     def device_type(self) -> str:
@@ -47,17 +54,33 @@ class ReplayExecutor:
         route = route_of(product, self.source.settings, self.source.release)
         if isinstance(route, Declined):
             return route
+        asked = route.problem
+        if self.pin is not None:
+            followed = self.pin.pinned(product, route, self._described)
+            if isinstance(followed, Declined):
+                return followed
+            route, asked = followed.route, followed.reference
         if route.activation is Activation.GELU:
             return Declined(code="out_of_scope", reason="gelu by torch's own kernel, which is not replayed")
-        found = self.source.look_up(route.problem)
+        found = self.source.look_up(asked)
         if isinstance(found, Declined):
             return found
         declined = split_decline(route, found.answer.splitk_num)
         if declined is not None:
             return declined
+        order = found.description if self.pin is None else pinned(found.description, asked, route.problem)
+        if isinstance(order, Declined):
+            return order
         a, b, inputs = _replayed_operands(product, route)
-        bits = replay_problem(found.description.regions, route.problem, a, b, inputs=inputs)
-        return _written(product, route, bits)
+        return _written(product, route, replay_problem(order.regions, route.problem, a, b, inputs=inputs))
+
+    def circumstances(self, product: Product) -> tuple[TorchSettings, Release]:
+        """Torch's flags and release, under which the source's answers were given."""
+        return self.source.settings, self.source.release
+
+    def _described(self, problem: GemmProblem) -> Description | Declined:
+        found = self.source.look_up(problem)
+        return found if isinstance(found, Declined) else found.description
 
 
 def split_decline(route: Route, splitk_num: int) -> Declined | None:

@@ -39,8 +39,9 @@ def matmul(
         b: likewise, of ``a``'s type.
         out: where the result goes.
         out_dtype: the result's type, the operands' by default; ``torch.float32`` is the other one.
-        choices: ``on_decline``, ``profiles``, ``planner``, ``book``, ``replay``, ``accept``; or ``named`` alone, a name
-            of :func:`gemmdesc.dropin.register_choices`.  While ``torch.compile`` traces, ``on_decline`` or ``named``.
+        choices: ``on_decline``, ``profiles``, ``planner``, ``book``, ``replay``, ``accept``, ``pin``; or ``named``
+            alone, a name of :func:`gemmdesc.dropin.register_choices`.  While ``torch.compile`` traces, ``on_decline``
+            or ``named``.
 
     Raises:
         InvalidInputError: operands that torch refuses, as a kind of the very exception that torch raises, or tensors on
@@ -55,7 +56,7 @@ def matmul(
         return graph.matmul(a, b, graph.graph_choices(choices, out))
 
     plain = _axes(a, b) == (2, 2) and not _in_graph(a, b) and not torch.is_autocast_enabled("cuda")
-    if plain and choices.get("replay") is None and choices.get("named") is None:
+    if plain and not any(choices.get(name) is not None for name in ("replay", "named", "pin")):
         return _short(a, b, out, out_dtype, choices)
     if out_dtype is not None:
         if _axes(a, b) == (2, 2):
@@ -96,7 +97,7 @@ def _short(
 ) -> torch.Tensor:
     import torch
 
-    given: dict[str, Any] = {name: value for name, value in choices.items() if name not in ("replay", "named")}
+    given: dict[str, Any] = {name: value for name, value in choices.items() if name not in ("replay", "named", "pin")}
     try:
         return products.matmul(a, b, out=out, out_dtype=out_dtype, **given)
     except InvalidInputError as error:
@@ -270,7 +271,9 @@ def scaled_mm(
 ) -> torch.Tensor:
     """``torch._scaled_mm`` of 8-bit operands, ``a`` by rows and ``b`` by columns, with one scale for each.
 
-    Row-wise and block-wise scales decline.
+    A scale is one float32 on the operands' device, read when the kernels run.  The product of both, rounded to float32,
+    is multiplied by the sum, in float32, before the bias and the rounding to ``out_dtype``.  Row-wise and block-wise
+    scales, and a scale of the result, decline.
 
     Raises:
         as :func:`matmul`.

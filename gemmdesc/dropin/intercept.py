@@ -13,18 +13,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from threading import Lock
+from threading import Lock, local
 from types import TracebackType
 from typing import Any, Self
 
+from gemmdesc.dropin.carried import carried, carry
 from gemmdesc.dropin.parsing import SPELLINGS, UNCOVERED, operator_name, parsed
 from gemmdesc.dropin.products import Product
-from gemmdesc.errors import Declined, LibraryError
+from gemmdesc.errors import Declined, GemmdescError, LibraryError
 
 #: Backends whose kernels are replaced.
 _BACKENDS = ("CPU", "CUDA")
-#: Where torch keeps a thread's handlers: what is kept there goes along to the threads that run its backward passes.
+#: Under which name a thread's handlers are carried along to the threads that run its backward passes.
 _PLACE = "gemmdesc.handlers"
+
+
+class OverrideError(GemmdescError):
+    """An override, or a reference, is entered a second time before it is left, or left out of turn."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,46 +86,46 @@ def _answered(
 class Interception:
     """See :func:`intercepted`."""
 
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
+    def __init__(self, handler: Handler, name: str) -> None:
+        self._handler, self._name = handler, name
+        self._is_on = False
 
     def __enter__(self) -> Self:
+        if self._is_on:
+            raise OverrideError(f"{self._name} must be left before it is entered again (got a second entry)")
         _replaced().acquire()
-        _set_handlers((*_handlers(), self))
+        self._is_on = True
+        carry(_PLACE, (*_entered(), self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _set_handlers(_handlers()[:-1])
+        entered = _entered()
+        if entered[-1:] != (self,):
+            raise OverrideError(f"{self._name} must be left in its thread and in its turn (got another)")
+        self._is_on = False
+        carry(_PLACE, entered[:-1])
         _replaced().release()
-
-    @property
-    def is_innermost(self) -> bool:
-        """Whether it is what this thread entered last and has not left."""
-        return _handlers()[-1:] == (self,)
 
     def answer(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
         """The handler's answer; inside it nothing is intercepted."""
-        outside = _handlers()
-        _set_handlers(())
-        try:
+        with _hidden():
             return _answered(self._handler, func, args, kwargs, run)
-        finally:
-            _set_handlers(outside)
 
 
-def intercepted(handle: Handler) -> Interception:
+def intercepted(handle: Handler, name: str = "interception") -> Interception:
     """A context in which ``handle`` answers for each of torch's products; products of nothing stay with torch.
 
     For the thread that enters it, and for the backward passes started there; inside ``handle`` nothing is intercepted.
     The first such context of a process puts kernels in torch's dispatcher that ask for handlers, the last one takes
-    them away: no other thread should be multiplying at these two moments.
+    them away: no other thread should be multiplying at these two moments.  ``name``: of the context, in messages.
 
     Raises:
         LibraryError: on entry, torch is older than 2.9 and cannot hand out its own kernels.
+        OverrideError: it is entered while it is on, or left in another thread or out of turn.
     """
-    return Interception(handle)
+    return Interception(handle, name)
 
 
 def is_intercepted() -> bool:
@@ -128,19 +133,33 @@ def is_intercepted() -> bool:
     return bool(_handlers())
 
 
+def _entered() -> tuple[Interception, ...]:
+    """What this thread entered and has not left, or what the thread did whose backward pass it runs."""
+    entered: tuple[Interception, ...] = carried(_PLACE, ())
+    return entered
+
+
 def _handlers() -> tuple[Interception, ...]:
-    import torch
-
-    if not torch._C._is_key_in_tls(_PLACE):
-        return ()
-    handlers: tuple[Interception, ...] = torch._C._get_obj_in_tls(_PLACE)
-    return handlers
+    """Those of :func:`_entered` that are not hidden."""
+    return _entered()[getattr(_own(), "hidden", 0) :]
 
 
-def _set_handlers(handlers: tuple[Interception, ...]) -> None:
-    import torch
+@cache
+def _own() -> local:
+    """``hidden``: how many of the handlers, the outermost ones, a thread passes over."""
+    return local()
 
-    torch._C._stash_obj_in_tls(_PLACE, handlers)
+
+@contextmanager
+def _hidden() -> Iterator[None]:
+    """All handlers that there are now are passed over in this thread."""
+    own = _own()
+    before = getattr(own, "hidden", 0)
+    own.hidden = len(_entered())
+    try:
+        yield
+    finally:
+        own.hidden = before
 
 
 class _Replaced:
@@ -215,13 +234,8 @@ def intercepted_here(handle: Handler) -> AbstractContextManager[Any]:
 @contextmanager
 def _without_others(mode: AbstractContextManager[Any]) -> Iterator[None]:
     """``mode`` alone: the innermost decides."""
-    outside = _handlers()
-    _set_handlers(())
-    try:
-        with mode:
-            yield
-    finally:
-        _set_handlers(outside)
+    with _hidden(), mode:
+        yield
 
 
 @cache

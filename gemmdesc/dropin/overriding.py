@@ -10,21 +10,18 @@ from typing import Any, Self
 
 from gemmdesc.books import Book
 from gemmdesc.dropin.executors import Executor, ReplayExecutor
-from gemmdesc.dropin.intercept import Interception, TorchCall, intercepted, is_intercepted
+from gemmdesc.dropin.intercept import OverrideError, TorchCall, intercepted, is_intercepted
 from gemmdesc.dropin.ledger import Ledger, Report, process_ledger
+from gemmdesc.dropin.pinning import Reference
 from gemmdesc.dropin.planned import PlannedExecutor
 from gemmdesc.dropin.sources import Source, source_of
-from gemmdesc.errors import Declined, DeclinedError, GemmdescError, InvalidInputError
+from gemmdesc.errors import Declined, DeclinedError, InvalidInputError
 from gemmdesc.ops.booked import book_planner, book_reader
 from gemmdesc.ops.defaults import chosen_planner
 from gemmdesc.plan import Planner
 from gemmdesc.profiles import Level, parse_level
 
 _POLICIES = ("raise", "library")
-
-
-class OverrideError(GemmdescError):
-    """An override is entered a second time before it is left, or left out of turn."""
 
 
 class Override:
@@ -46,7 +43,7 @@ class Override:
         require_policy(on_decline)
         self._executor, self._on_decline = executor, on_decline
         self._ledger = Ledger()
-        self._inside: Interception | None = None
+        self._inside = intercepted(self._answer, "override")
 
     def __enter__(self) -> Self:
         """Begin.
@@ -54,21 +51,13 @@ class Override:
         Raises:
             OverrideError: it has begun already.
         """
-        if self._inside is not None:
-            raise OverrideError("override must be left before it is entered again (got a second entry)")
-        inside = intercepted(self._answer)
-        inside.__enter__()
-        self._inside = inside
+        self._inside.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        inside = self._inside
-        if inside is None or not inside.is_innermost:
-            raise OverrideError("override must be left in its thread and in its turn (got another)")
-        self._inside = None
-        inside.__exit__(kind, value, trace)
+        self._inside.__exit__(kind, value, trace)
 
     def report(self) -> Report:
         """What it did with each product so far."""
@@ -113,20 +102,23 @@ def executor_of(
     book: Book | str | Path | None = None,
     replay: Source | Book | str | Path | None = None,
     accept: Level | str = Level.VERIFIED,
-) -> Executor:
+    pin: Reference | None = None,
+) -> ReplayExecutor | PlannedExecutor:
     """What computes products under these choices; nothing is opened before the first product.
 
     Raises:
-        InvalidInputError: choices that exclude one another.
+        InvalidInputError: choices that exclude one another, or a ``pin`` that is no reference.
         BookError: the book's file is none, or not whole.
     """
     level = parse_level(accept)
+    if pin is not None and not isinstance(pin, Reference):
+        raise InvalidInputError(f"pin must be what gemmdesc.reference noted (got {type(pin).__name__})")
     if replay is not None:
         if planner is not None or book is not None:
             raise InvalidInputError("replay must be the only source of answers (got a planner or a book beside it)")
-        return ReplayExecutor(source=source_of(replay, profiles, level))
+        return ReplayExecutor(source=source_of(replay, profiles, level), pin=pin)
     if book is None:
-        return PlannedExecutor(planner=lambda index: chosen_planner(index, profiles, planner, level))
+        return PlannedExecutor(planner=lambda index: chosen_planner(index, profiles, planner, level), pin=pin)
     if planner is not None:
         raise InvalidInputError("planner must be None beside a book, which has its own (got one)")
     source = source_of(book, profiles, level)
@@ -134,7 +126,28 @@ def executor_of(
         planner=lambda index: book_planner(book_reader(book, profiles, level).book, index, profiles, level),
         settings=source.settings,
         release=source.release,
+        pin=pin,
     )
+
+
+def reference(
+    *,
+    profiles: str | Path | None = None,
+    planner: Planner | None = None,
+    book: Book | str | Path | None = None,
+    replay: Source | Book | str | Path | None = None,
+    accept: Level | str = Level.VERIFIED,
+) -> Reference:
+    """A context in which torch's products are noted, for ``override(pin=...)``; torch's own library computes them.
+
+    Run a model inside at the batch whose orders are to be followed at any other.  The arguments are those of the
+    :func:`override` that follows it; a ``replay`` notes products of tensors on a CPU.
+
+    Raises:
+        InvalidInputError, BookError: as :func:`override`.
+    """
+    executor = executor_of(profiles, planner, book, replay, accept)
+    return Reference(executor.device_type, executor.circumstances)
 
 
 def override(
@@ -145,6 +158,7 @@ def override(
     book: Book | str | Path | None = None,
     replay: Source | Book | str | Path | None = None,
     accept: Level | str = Level.VERIFIED,
+    pin: Reference | None = None,
 ) -> Override:
     """A context in which torch's own products come from our kernels; see :class:`Override`.
 
@@ -156,12 +170,14 @@ def override(
         replay: a book, its file or a :class:`~gemmdesc.dropin.Source`: tensors on a CPU are multiplied, with the bytes
             of the card that it is of, and those on GPUs are left alone.
         accept: the weakest evidence that a rule may have.
+        pin: what :func:`reference` noted: each row is summed in the order that it has in the reference, however many
+            rows and matrices there are; products that have no reference decline (``no_reference``).
 
     Raises:
         InvalidInputError: choices that exclude one another, or an unknown policy.
         BookError: the book's file is none, or not whole.
     """
-    return Override(executor_of(profiles, planner, book, replay, accept), on_decline)
+    return Override(executor_of(profiles, planner, book, replay, accept, pin), on_decline)
 
 
 @cache

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gemmdesc.dropin.executors import split_decline
+from gemmdesc.dropin.pinning import Reference
 from gemmdesc.dropin.products import Family, Product, new_result, operands_of, route_of
 from gemmdesc.errors import Declined
 from gemmdesc.library.torch_settings import TorchSettings, read_settings
@@ -14,7 +15,7 @@ from gemmdesc.ops.problems import ProblemTensors, launch_problem, require_proble
 from gemmdesc.ops.products import note_write, require_warm
 from gemmdesc.ops.sides import meta_of
 from gemmdesc.plan import Plan, Planner, mm_meta
-from gemmdesc.problem import BIASED, ScalarClass
+from gemmdesc.problem import BIASED, GemmProblem, ScalarClass
 from gemmdesc.routes import Activation, Release, Route, as_float32
 
 if TYPE_CHECKING:
@@ -28,12 +29,13 @@ class PlannedExecutor:
     """Products of tensors on CUDA devices by our kernels.
 
     ``planner``: gives the planner of a device by torch's index.  ``settings``, ``release``: a book's, instead of
-    torch's own at the moment of a call.
+    torch's own at the moment of a call.  ``pin``: the products whose orders are followed at any batch.
     """
 
     planner: Callable[[int], Planner]
     settings: TorchSettings | None = None
     release: Release | None = None
+    pin: Reference | None = None
 
     @property
     def device_type(self) -> str:
@@ -50,9 +52,8 @@ class PlannedExecutor:
         with torch.cuda.device(product.a.device), torch.no_grad():
             planner = self.planner(product.a.device.index)
             captured = bool(torch.cuda.is_current_stream_capturing())
-            settings = self.settings or read_settings(planner.device.sm)
-            release = self.release or Release.parse(torch.__version__)
-            found = ready(planner, product, settings, release, captured=captured)
+            settings, release = self.circumstances(product)
+            found = ready(planner, product, settings, release, captured=captured, pin=self.pin)
             if isinstance(found, Declined):
                 return found
             require_warm(planner, found.plan, captured=captured)
@@ -62,6 +63,13 @@ class PlannedExecutor:
                 planner.mark_warm(found.plan.variants)
             found.finish()
         return found.out
+
+    def circumstances(self, product: Product) -> tuple[TorchSettings, Release]:
+        """Torch's flags and release, under which ``product`` is posed."""
+        import torch
+
+        settings = self.settings or read_settings(self.planner(product.a.device.index).device.sm)
+        return settings, self.release or Release.parse(torch.__version__)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,11 +101,18 @@ class Ready:
 
 
 def ready(
-    planner: Planner, product: Product, settings: TorchSettings, release: Release, *, captured: bool = False
+    planner: Planner,
+    product: Product,
+    settings: TorchSettings,
+    release: Release,
+    *,
+    captured: bool = False,
+    pin: Reference | None = None,
 ) -> Ready | Declined:
     """``product`` planned under torch's ``settings`` and ``release``; new memory is allocated, none of torch's written.
 
-    Declines where there is no route, and as :meth:`gemmdesc.plan.Planner.plan_problem` does.
+    Declines where there is no route, and as :meth:`gemmdesc.plan.Planner.plan_problem` and, with a ``pin``, as
+    :meth:`gemmdesc.dropin.pinning.Reference.pinned` do.
 
     Raises:
         CaptureError: ``captured``, and something has still to be made.
@@ -105,10 +120,16 @@ def ready(
     route = route_of(product, settings, release)
     if isinstance(route, Declined):
         return route
+    reference = None
+    if pin is not None:
+        followed = pin.pinned(product, route, lambda problem: _described(planner, problem, captured))
+        if isinstance(followed, Declined):
+            return followed
+        route, reference = followed.route, followed.reference
     a, b = operands_of(product, route)
     out = new_result(product)
     tensors = _matrices(product, (a, b, out))
-    plan = _plan(planner, product, route, tensors, settings, captured)
+    plan = _plan(planner, product, route, tensors, settings, captured, reference)
     if isinstance(plan, Declined):
         return plan
     declined = split_decline(route, plan.answer.splitk_num)
@@ -119,15 +140,29 @@ def ready(
     return Ready(product=product, route=route, plan=plan, tensors=given, out=out)
 
 
+def _described(planner: Planner, problem: GemmProblem, captured: bool) -> Plan | Declined:
+    meta = planner.problem_meta(problem, transposed=True)
+    return planner.plan_problem(problem, meta, transposed=True, captured=captured)
+
+
 def _plan(
-    planner: Planner, product: Product, route: Route, tensors: Tensors, settings: TorchSettings, captured: bool
+    planner: Planner,
+    product: Product,
+    route: Route,
+    tensors: Tensors,
+    settings: TorchSettings,
+    captured: bool,
+    reference: GemmProblem | None,
 ) -> Plan | Declined:
     metas = [meta_of(t[0] if t.dim() == 3 else t) for t in tensors]
-    if product.family is Family.MATRIX and product.addend is None and not route.copies:
+    plain = product.family is Family.MATRIX and product.addend is None and not route.copies
+    if plain and reference is None:
         return planner.plan_mm(metas[0], metas[1], metas[2], settings, captured=captured)
     bare = planner.problem_meta(route.problem, transposed=route.swapped)
     meta = mm_meta(metas[0], metas[1], metas[2], sm_count=bare.sm_count, shared_bytes=bare.shared_bytes)
-    return planner.plan_problem(route.problem, meta, transposed=route.swapped, captured=captured)
+    return planner.plan_problem(
+        route.problem, meta, transposed=route.swapped, captured=captured, reference=reference
+    )  # fmt: skip
 
 
 def _matrices(product: Product, tensors: Tensors) -> Tensors:

@@ -12,6 +12,7 @@ from gemmdesc.dropin.intercept import TorchCall, intercepted_here
 from gemmdesc.dropin.ledger import process_ledger
 from gemmdesc.dropin.named import named_choices
 from gemmdesc.dropin.overriding import answer, executor_of, require_policy
+from gemmdesc.dropin.pinning import Reference
 from gemmdesc.dropin.products import Product
 from gemmdesc.dropin.refusals import REFUSALS, is_refusal, refused
 from gemmdesc.dropin.sources import Source
@@ -33,6 +34,7 @@ class Choices(TypedDict, total=False):
     book: Book | str | Path | None
     replay: Source | Book | str | Path | None
     accept: Level | str
+    pin: Reference | None
 
 
 def through(name: str, call: Callable[[], torch.Tensor], operands: Sequence[Any], choices: Choices) -> torch.Tensor:

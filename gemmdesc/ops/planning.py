@@ -34,6 +34,7 @@ def plan(
     planner: Planner | None = None,
     book: Book | str | Path | None = None,
     accept: Level | str = Level.VERIFIED,
+    pin: int | None = None,
 ) -> Plan | Declined:
     """What ``matmul(a, b)`` would do, under torch's settings at this moment; nothing is computed or allocated.
 
@@ -49,18 +50,21 @@ def plan(
         planner: as :func:`matmul`.
         book: as :func:`matmul`; tensors may then be on a CPU, and without a GPU the kernel is one for the book's card.
         accept: as :func:`matmul`.
+        pin: a number of rows of ``a``: every row is summed in the order that the library has at that number, where
+            ``a`` and ``out`` are new tensors, so that its bits do not depend on the rows beside it.
 
-    Declines where :func:`matmul` does, and for an empty product, which needs no plan.
+    Declines where :func:`matmul` does, for an empty product, which needs no plan, and where rows of the pinned shape
+    have several orders (``no_reference``).
 
     Raises:
-        InvalidInputError: as :func:`matmul`, or a bare shape without ``dtype``.
+        InvalidInputError: as :func:`matmul`, a bare shape without ``dtype``, or ``pin`` below 1.
         LibraryError: no GPU that torch can use, or torch has no cuBLASLt mapped.
         ProfileError: the profile that should apply is broken.
         BookError: the book's file is none, or not whole.
         CaptureError: a CUDA graph is being captured, and the plan was not made before.
     """
     _, sides, chosen = _asked(a, b, out, out_dtype, dtype, device_index, profiles, planner, book, accept)
-    return _plan(chosen, sides, fresh=out is None, book=book)
+    return _plan(chosen, sides, fresh=out is None, book=book, pin=pin)
 
 
 def explain(
@@ -75,13 +79,15 @@ def explain(
     planner: Planner | None = None,
     book: Book | str | Path | None = None,
     accept: Level | str = Level.VERIFIED,
+    pin: int | None = None,
 ) -> Explanation:
     """:func:`plan` in words: the library's kernels and answer, the order, how it is known, a lost tail, our kernel.
 
     Takes and raises what :func:`plan` does; a decline is explained, too.
     """
     sizes, sides, chosen = _asked(a, b, out, out_dtype, dtype, device_index, profiles, planner, book, accept)
-    return explain_outcome(sizes, _plan(chosen, sides, fresh=out is None, book=book), chosen.library, chosen.device)
+    outcome = _plan(chosen, sides, fresh=out is None, book=book, pin=pin)
+    return explain_outcome(sizes, outcome, chosen.library, chosen.device)
 
 
 Sides = tuple[TensorMeta, TensorMeta, TensorMeta]
@@ -116,13 +122,16 @@ def _asked(
     return (sides[0].shape, sides[1].shape), sides, chosen_planner(device_index, profiles, planner, accept)
 
 
-def _plan(planner: Planner, sides: Sides, *, fresh: bool, book: Book | str | Path | None) -> Plan | Declined:
+def _plan(
+    planner: Planner, sides: Sides, *, fresh: bool, book: Book | str | Path | None, pin: int | None
+) -> Plan | Declined:
+    captured = _capturing(planner.device_index)
     if book is not None:
-        return planner.plan_mm(*sides, opened_book(book).settings, captured=_capturing(planner.device_index))
+        return planner.plan_mm(*sides, opened_book(book).settings, captured=captured, pin=pin)
     declined = autocast_decline(sides[0].dtype, sides[2].dtype, fresh=fresh)
     if declined is not None:
         return declined
-    return planner.plan_mm(*sides, read_settings(planner.device.sm), captured=_capturing(planner.device_index))
+    return planner.plan_mm(*sides, read_settings(planner.device.sm), captured=captured, pin=pin)
 
 
 def _capturing(device_index: int) -> bool:

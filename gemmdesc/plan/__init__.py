@@ -10,6 +10,8 @@ from gemmdesc.plan.decide import decide, describe, mm_meta, needs_launch
 from gemmdesc.plan.explanation import Explanation, explain_outcome, kernel_family
 from gemmdesc.plan.needs import needed_variants
 from gemmdesc.plan.opening import planner_for
+from gemmdesc.plan.orders import SharedOrder, shared_orders
+from gemmdesc.plan.pinning import pinned
 from gemmdesc.plan.planner import CaptureError, Planner
 from gemmdesc.plan.values import CacheInfo, Decision, Description, MmCall, Plan, PlanKey, ProblemCall
 from gemmdesc.plan.words import in_words
@@ -25,6 +27,7 @@ __all__ = [
     "PlanKey",
     "Planner",
     "ProblemCall",
+    "SharedOrder",
     "architecture_of",
     "card_arithmetic",
     "decide",
@@ -35,7 +38,9 @@ __all__ = [
     "mm_meta",
     "needed_variants",
     "needs_launch",
+    "pinned",
     "planner_for",
     "realised",
+    "shared_orders",
     "zero_exponent_shows",
 ]

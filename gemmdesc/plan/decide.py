@@ -9,6 +9,7 @@ from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.tiled import choose_tiled
 from gemmdesc.plan.cards import realised
+from gemmdesc.plan.pinning import pinned, require_reference
 from gemmdesc.plan.problems import every_matrix
 from gemmdesc.plan.values import Decision, Description
 from gemmdesc.problem import AlgoConfig, GemmProblem, Launch, environment
@@ -27,16 +28,26 @@ def decide(
     meta: KernelMeta,
     transposed: bool,
     accept: Level = Level.VERIFIED,
+    reference: GemmProblem | None = None,
 ) -> Decision | Declined:
     """What the profile says of ``answer`` to ``problem``, evaluated there, and the kernel that computes it on ``card``.
 
     ``launch``: what the library would enqueue, None where it is unknown; few rules need it.  ``meta``: the tensors of
     the product that the kernel is to run, of a batch its first one; ``transposed``: whether that is the transpose of
-    the problem's.
+    the problem's.  ``reference``: the problem that ``answer`` and ``launch`` are of, in whose order the product is
+    summed; ``problem`` itself by default.
 
-    Declines as :func:`describe` does, and where no kernel computes the descriptor (``kernel``).
+    Declines as :func:`describe` and :func:`gemmdesc.plan.pinning.pinned` do, and where no kernel computes the
+    descriptor (``kernel``).
+
+    Raises:
+        InvalidInputError: ``reference`` differs from ``problem`` in what a pin leaves alone.
     """
-    found = describe(problem, answer, launch, index=index, accept=accept)
+    if reference is not None:
+        require_reference(problem, reference)
+    found = describe(reference or problem, answer, launch, index=index, accept=accept)
+    if reference is not None and not isinstance(found, Declined):
+        found = pinned(found, reference, problem)
     if isinstance(found, Declined):
         return found
     regions = [_turned(r, card, transposed) for r in found.regions]

@@ -64,6 +64,8 @@ class Explanation:
             ("evidence", _evidence(plan)),
             ("our kernel", _kernel(plan.kernel)),
         ]
+        if plan.reference is not None:
+            rows.insert(0, ("pinned", f"to {_pin(plan)}: rows have its order, whatever the batch"))
         if plan.lost_tail:
             rows.append(("lost tail", f"the last {plan.lost_tail} k are in no sum, as in the library"))
         return rows
@@ -116,6 +118,15 @@ def _evidence(plan: Plan) -> str:
     )
     outside = plan.outside_evidence
     return f"{text}; {', '.join(outside)} outside the range seen" if outside else text
+
+
+def _pin(plan: Plan) -> str:
+    """The reference's sizes, in the terms of the product that runs."""
+    p = plan.reference
+    assert p is not None
+    m, n = (p.n, p.m) if plan.transposed else (p.m, p.n)
+    batch = f", {p.batch_count} of them" if p.batch_count > 1 else ""
+    return f"({m}, {p.k}) x ({p.k}, {n}){batch}"
 
 
 def _kernel(kernel: Choice) -> str:
@@ -175,4 +186,5 @@ def _plan_data(plan: Plan) -> dict[str, Any]:
         "kernel": {"structure": plan.kernel.structure.value, "text": _kernel(plan.kernel)},
         "lost_tail": plan.lost_tail,
         "profile_digest": plan.digest,
+        "pinned_to": None if plan.reference is None else to_plain(plan.reference),
     }

@@ -16,12 +16,14 @@ from gemmdesc.library.interface import Library
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.plan.cache import BoundedCache
 from gemmdesc.plan.cards import card_arithmetic
-from gemmdesc.plan.decide import decide, mm_meta, needs_launch
+from gemmdesc.plan.decide import decide, needs_launch
+from gemmdesc.plan.pinning import require_reference
+from gemmdesc.plan.posing import Posed, pose
 from gemmdesc.plan.problems import problem_meta
 from gemmdesc.plan.values import CacheInfo, Decision, MmCall, Plan, PlanKey, ProblemCall
 from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId, Refused
 from gemmdesc.profiles import Level, Profile, ProfileIndex, index_profile, profile_digest
-from gemmdesc.routes import TensorMeta, route_mm, swaps_operands
+from gemmdesc.routes import TensorMeta
 
 #: Plans and declines that a planner keeps unless told otherwise.
 DEFAULT_CAPACITY = 4096
@@ -107,39 +109,61 @@ class Planner:
         return index if isinstance(index, Declined) else index.profile
 
     def plan_mm(
-        self, a: TensorMeta, b: TensorMeta, out: TensorMeta, settings: TorchSettings, *, captured: bool = False
+        self,
+        a: TensorMeta,
+        b: TensorMeta,
+        out: TensorMeta,
+        settings: TorchSettings,
+        *,
+        captured: bool = False,
+        pin: int | None = None,
     ) -> Plan | Declined:
         """The plan of ``torch.mm(a, b, out=out)``, (m, k) x (k, n) -> (m, n), on this device under ``settings``.
+
+        ``pin``: every row is summed in the order that the library has where ``a`` and ``out`` are new tensors of so
+        many rows, stored by rows or by columns as they are.
 
         Declines as :func:`gemmdesc.routes.route_mm` and :meth:`plan_problem` do.
 
         Raises:
-            InvalidInputError: shapes do not fit, or an ``out`` type that ``torch.mm`` does not take.
+            InvalidInputError: shapes do not fit, an ``out`` type that ``torch.mm`` does not take, or ``pin`` below 1.
             CaptureError: as :meth:`plan_problem`.
         """
-        return self._plan(MmCall(a=a, b=b, out=out, settings=settings), captured)
+        if pin is not None and (type(pin) is not int or pin < 1):
+            raise InvalidInputError(f"pin must be a number of rows, at least 1 (got {pin!r})")
+        return self._plan(MmCall(a=a, b=b, out=out, settings=settings, pin=pin), captured)
 
     def plan_problem(
-        self, problem: GemmProblem, meta: KernelMeta, *, transposed: bool = False, captured: bool = False
+        self,
+        problem: GemmProblem,
+        meta: KernelMeta,
+        *,
+        transposed: bool = False,
+        captured: bool = False,
+        reference: GemmProblem | None = None,
     ) -> Plan | Declined:
         """The plan of a problem stated in the library's own terms; ``meta`` describes the tensors of its product.
 
         Of a batch it describes the first product; the others lie as far on as the problem says.  ``transposed``:
-        ``meta`` is of the transposed product, as torch's row-major tensors are.
+        ``meta`` is of the transposed product, as torch's row-major tensors are.  ``reference``: the library is asked
+        for that problem, and its order there is that of every row here.
 
         Declines where there is no profile (``no_profile``), the library has no answer (``refused_by_library``), and as
         :func:`gemmdesc.plan.decide` does.
 
         Raises:
-            InvalidInputError: a field of ``problem`` that the library's adapter cannot state, or ``meta`` is of other
-                sizes.
+            InvalidInputError: a field of ``problem`` that the library's adapter cannot state, ``meta`` is of other
+                sizes, or ``reference`` differs in what a pin leaves alone.
             CaptureError: ``captured``, and planning needs another library handle, or a launch that was not recorded.
         """
         p, got = problem, (meta.m, meta.n, meta.k)
         wanted = (p.n, p.m, p.k) if transposed else (p.m, p.n, p.k)
         if got != wanted:
             raise InvalidInputError(f"meta must have the problem's m, n and k, {wanted} (got {got})")
-        return self._plan(ProblemCall(problem=problem, meta=meta, transposed=transposed), captured)
+        if reference is not None:
+            require_reference(problem, reference)
+        call = ProblemCall(problem=problem, meta=meta, transposed=transposed, reference=reference)
+        return self._plan(call, captured)
 
     def problem_meta(self, problem: GemmProblem, *, transposed: bool = False) -> KernelMeta:
         """What :meth:`plan_problem` takes of tensors stored as ``problem`` says; ``transposed`` as there."""
@@ -164,65 +188,51 @@ class Planner:
         return found
 
     def _resolve(self, key: PlanKey, measured: _Measured) -> Plan | Declined:
-        posed = self._posed(key.call)
+        posed = pose(key.call, sm_count=self._runs_on.sm_count, shared_bytes=self._shared_bytes)
         if isinstance(posed, Declined):
             return posed
-        problem, meta = posed
-        objection = self._objection(problem)
+        asked = posed.reference or posed.problem
+        objection = self._objection(asked)
         if objection is not None:
             return objection
         index = measured.rows
         if isinstance(index, Declined):
             return index
         with self._borrowed(key.captured) as library:
-            answer = library.answer(problem)
+            answer = library.answer(asked)
             if isinstance(answer, Refused):
-                reason = f"cuBLASLt {self._library.version} has no answer, {answer.status}, for {problem}"
+                reason = f"cuBLASLt {self._library.version} has no answer, {answer.status}, for {asked}"
                 return Declined(code="refused_by_library", reason=reason)
             launch = None
-            if needs_launch(index, problem, answer, self._accept):
-                launch = self._launch(key, library, problem, answer)
+            if needs_launch(index, asked, answer, self._accept):
+                launch = self._launch(key, library, asked, answer)
         decision = decide(
-            problem, answer, launch, index=index, card=self._card, meta=meta, accept=self._accept,
-            transposed=_transposed(key.call),
-        )
+            posed.problem, answer, launch, index=index, card=self._card, meta=posed.meta, accept=self._accept,
+            transposed=posed.transposed, reference=posed.reference,
+        )  # fmt: skip
         if isinstance(decision, Declined):
             return decision
-        return self._assemble(key, problem, answer, launch, meta, decision)
+        return self._assemble(key, posed, answer, launch, decision)
 
     def _assemble(
-        self,
-        key: PlanKey,
-        problem: GemmProblem,
-        answer: AlgoConfig,
-        launch: Launch | None,
-        meta: KernelMeta,
-        decision: Decision,
+        self, key: PlanKey, posed: Posed, answer: AlgoConfig, launch: Launch | None, decision: Decision
     ) -> Plan:
         return Plan(
-            problem=problem,
+            problem=posed.problem,
             answer=answer,
             launch=launch,
             row=decision.row,
             rule=decision.rule,
             regions=decision.regions,
             kernel=decision.kernel,
-            meta=meta,
+            meta=posed.meta,
             captured=key.captured,
             library=key.library,
             device=key.device,
             digest=key.digest,
-            transposed=_transposed(key.call),
+            transposed=posed.transposed,
+            reference=posed.reference,
         )
-
-    def _posed(self, call: MmCall | ProblemCall) -> tuple[GemmProblem, KernelMeta] | Declined:
-        if isinstance(call, ProblemCall):
-            return call.problem, call.meta
-        problem = route_mm(call.a, call.b, call.out, call.settings)
-        if isinstance(problem, Declined):
-            return _with_layouts(problem, call)
-        sm_count, shared_bytes = self._runs_on.sm_count, self._shared_bytes
-        return problem, mm_meta(call.a, call.b, call.out, sm_count=sm_count, shared_bytes=shared_bytes)
 
     def _launch(self, key: PlanKey, library: Library, problem: GemmProblem, answer: AlgoConfig) -> Launch | None:
         if not key.captured:
@@ -295,19 +305,3 @@ class Planner:
         """Note that these are compiled and loaded on this device."""
         with self._lock:
             self._warm |= variants
-
-
-def _transposed(call: MmCall | ProblemCall) -> bool:
-    """Whether what the kernels compute is the transpose of the problem's product."""
-    if isinstance(call, MmCall):
-        return swaps_operands(call.out)
-    return call.transposed
-
-
-def _with_layouts(declined: Declined, call: MmCall) -> Declined:
-    """``declined`` with the layouts, where they are the reason."""
-    if declined.code != "unsupported_input":
-        return declined
-    named = (("a", call.a), ("b", call.b), ("out", call.out))
-    layouts = "; ".join(f"{name} {t.shape[0]} x {t.shape[1]}, strides {t.strides}" for name, t in named)
-    return replace(declined, reason=f"{declined.reason} (got {layouts})")

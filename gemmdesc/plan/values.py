@@ -20,24 +20,30 @@ from gemmdesc.rule import Rule
 
 @dataclass(frozen=True, kw_only=True)
 class MmCall:
-    """``torch.mm(a, b, out=out)`` under ``settings``, before it is known which problem that is."""
+    """``torch.mm(a, b, out=out)`` under ``settings``, before it is known which problem that is.
+
+    ``pin``: the number of rows of ``a`` at which the library is asked, None where it is their own.
+    """
 
     a: TensorMeta
     b: TensorMeta
     out: TensorMeta
     settings: TorchSettings
+    pin: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemCall:
     """A problem stated in the library's own terms, and the tensors of its product as the kernels see them.
 
-    ``transposed``: ``meta`` is of the transposed product, whose bits are the same.
+    ``transposed``: ``meta`` is of the transposed product, whose bits are the same.  ``reference``: what the library is
+    asked instead, None where it is asked for the problem itself.
     """
 
     problem: GemmProblem
     meta: KernelMeta
     transposed: bool = False
+    reference: GemmProblem | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +93,7 @@ class Plan:
     batch, which is the transpose of the problem's where ``transposed``.  ``launch`` is what the
     library itself would enqueue, known only where the rule needs it.  ``regions``: D's rectangles, in the problem's
     terms, with their descriptors, the largest first; mostly all of D.  ``digest`` names the profile's rows.
+    ``reference``: of a pinned plan, the problem that ``answer`` is to, and whose order every row has.
     """
 
     problem: GemmProblem
@@ -102,6 +109,7 @@ class Plan:
     device: DeviceId
     digest: str
     transposed: bool = False
+    reference: GemmProblem | None = None
 
     @property
     def descriptor(self) -> GEMMDesc:
@@ -121,7 +129,7 @@ class Plan:
     @property
     def outside_evidence(self) -> tuple[str, ...]:
         """Which of m, n, k and splitk lie outside the range that the row's evidence saw."""
-        seen, p = self.row.evidence, self.problem
+        seen, p = self.row.evidence, self.reference or self.problem
         sizes = {
             "m": (seen.m, p.m), "n": (seen.n, p.n), "k": (seen.k, p.k),
             "splitk": (seen.splitk, max(1, self.answer.splitk_num)),

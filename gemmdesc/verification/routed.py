@@ -81,6 +81,11 @@ class Finding:
     detail: dict[str, Any]
 
 
+def finding_from_plain(data: dict[str, Any]) -> Finding:
+    """The finding that :func:`gemmdesc.plain.to_plain` wrote."""
+    return Finding(group=Group(**data["group"]), verdict=Verdict(data["verdict"]), detail=data["detail"])
+
+
 @dataclass(kw_only=True, eq=False)
 class Tally:
     """Counts by group, and the findings that are worth reading."""
