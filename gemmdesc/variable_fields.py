@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,16 +19,22 @@ def variable_fields(desc: GEMMDesc) -> dict[str, int]:
         if isinstance(value, tuple):
             for i, item in enumerate(value):
                 visit(item, f"{path}.{i}")
-        elif is_dataclass(value) and not isinstance(value, type):
-            for name, variable in _fields(type(value)):
-                child = f"{path}.{name}" if path else name
-                if variable:
-                    found[child.lstrip(".")] = getattr(value, name)
-                else:
-                    visit(getattr(value, name), child)
+            return
+        for name, variable in _fields(type(value)):
+            child, inner = f"{path}.{name}" if path else name, getattr(value, name)
+            if variable:
+                found[child.lstrip(".")] = inner
+            elif _is_nested(type(inner)):
+                visit(inner, child)
 
     visit(desc, "")
     return found
+
+
+@lru_cache
+def _is_nested(kind: type) -> bool:
+    """Whether values of the type may hold variable integers."""
+    return issubclass(kind, tuple) or hasattr(kind, "__dataclass_fields__")
 
 
 @lru_cache
@@ -38,26 +44,32 @@ def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
 
 
 def with_variables(desc: GEMMDesc, values: Mapping[str, int]) -> GEMMDesc:
-    """``desc`` with the integers at the given paths replaced.
+    """``desc`` with the integers at the given paths replaced; the last ones made are kept.
 
     Raises:
         DescriptorError: a path names no variable field of ``desc``, or a value is out of range.
     """
+    return _made(desc, tuple(values.items()))
+
+
+@lru_cache(maxsize=4096)
+def _made(desc: GEMMDesc, items: tuple[tuple[str, int], ...]) -> GEMMDesc:
+    values = dict(items)
     unknown = set(values) - set(variable_fields(desc))
     if unknown:
         raise DescriptorError(f"path must name a variable field of the descriptor (got {sorted(unknown)})")
 
     def rebuild(value: Any, path: str) -> Any:
-        """``value`` itself where nothing in it changes: rules are evaluated by the million."""
+        """``value`` itself where nothing in it changes."""
         if isinstance(value, tuple):
             items = tuple(rebuild(item, f"{path}.{i}") for i, item in enumerate(value))
             return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
-        if not is_dataclass(value) or isinstance(value, type):
-            return value
         changed = {}
         for name, variable in _fields(type(value)):
-            child = f"{path}.{name}" if path else name
             old = getattr(value, name)
+            if not variable and not _is_nested(type(old)):
+                continue
+            child = f"{path}.{name}" if path else name
             new = values.get(child, old) if variable else rebuild(old, child)
             if new is not old:
                 changed[name] = new

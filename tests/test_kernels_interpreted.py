@@ -30,8 +30,10 @@ def told(script: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_every_structure_gives_the_replays_bytes() -> None:
-    result = told("interpreted_kernels.py", "0")
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_structure_gives_the_replays_bytes(every: int) -> None:
+    """Every second product that is drawn, or all."""
+    result = told("interpreted_kernels.py", "0", str(every))
     assert result["bad"] == []
     wanted = {"chain_tma", "chain_tma packed", "folded_chain packed", "chain_pointer", "grouped_chain", "scalar_nest",
               "balanced_chains", "regions"}  # fmt: skip
