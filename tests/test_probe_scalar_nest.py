@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 from hypothesis import assume, given, settings
@@ -50,7 +51,8 @@ class Constants:
 
     def options(self, seen: Mapping[int, Allowed], given: Sequence[Expr]) -> list[Option]:
         low, high = max(a.low for a in seen.values()), min(a.high for a in seen.values())
-        return [Option(values=(v,), expressions=(Const(v),)) for v in range(low, min(high, low + 40) + 1)]
+        fitting = (v for v in range(low, min(high, low + 1000) + 1) if all(a.holds(v) for a in seen.values()))
+        return [Option(values=(v,), expressions=(Const(v),)) for v in islice(fitting, 41)]
 
 
 def compress_tree(tree: Tree, k: int) -> list[tuple[Chosen, ...]]:
@@ -58,7 +60,8 @@ def compress_tree(tree: Tree, k: int) -> list[tuple[Chosen, ...]]:
     piece = whole(flatten(tree), k)
     for depth in range(piece.least_cuts, piece.least_cuts + 5):
         try:
-            found = Search(Constants(), Work(20_000), 20_000).some(((piece,),), depth, 48, 20_000, grouped=False)
+            search = Search(Constants(), Work(20_000), 20_000)
+            found = search.some(search.nests(((piece,),), depth), 48, 20_000)
         except GivenUp:
             continue
         if found:
@@ -270,7 +273,8 @@ def test_blocks_folded_by_their_own_numbers_are_one_cut() -> None:
     desc = replace(desc, cuts=(replace(desc.cuts[0], fold=BLOCKS), *desc.cuts[1:]))
     piece = whole(flatten(induced_tree(desc, 700, range(700))), 700)
     assert not compress_tree(induced_tree(desc, 700, range(700)), 700)
-    (nest, *_) = Search(Constants(), Work(20_000), 20_000).some(((piece,),), 3, 1, 0, grouped=True)
+    search = Search(Constants(), Work(20_000), 20_000)
+    (nest, *_) = search.some(search.grouped(((piece,),), 3), 1, 0)
     assert layouts_of(nest) == (Strided(count=37, unit=4), Strided(count=2, unit=1), Strided(count=2, unit=1))
     # Of 37 blocks no more than two are left in the last groups, in which a chain does what a cut in two would.
     assert layouts_of(nest[0].fold) == BLOCKS[:2]

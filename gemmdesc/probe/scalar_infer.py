@@ -25,14 +25,14 @@ from gemmdesc.rule import Rule, choose_rule, evaluate_rule
 #: Cuts more than the trees need at least that are tried.
 _SPARE_CUTS = 5
 #: Work of a search for nests of one depth, in cuts taken off one piece, and of what follows the first nest found.
-_MOST_WORK, _FURTHER_WORK = 300, 60
-#: The same with groups: the parts of blocks that take turns are many, and few trees have any.
-_MOST_GROUPED_WORK = 900
+_MOST_WORK, _FURTHER_WORK = 400, 120
 #: Work of all searches for one structure, by the operations of expressions, without groups and with them; and for two.
-_WORK = {1: (900, 2400), 2: (900, 900)}
-_WORK_FOR_TWO = (3000, 6000)
+_WORK = {1: (1200, 2400), 2: (1200, 2400)}
+_WORK_FOR_TWO = (4000, 12000)
 #: What a condition costs beside its expression where rules are put in order.
 _CONDITION_COSTS = 3
+#: A rule of simple expressions and this size beside which none of wider ones is sought.
+_SIMPLE = 14
 #: Readings on either side of a condition while expressions are simple: of fewer, almost any division explains them.
 _FEWEST_A_SIDE = 2
 #: Nests that are told apart, and spellings of their integers.
@@ -70,11 +70,15 @@ def infer_scalar_rules(
     simple = _Offered(hints=hints, names=names, others=(), operations=1)
     wide = _Offered(hints=hints, names=names, others=others, operations=2)
     found = _one_structure(readings, domain, simple, *map(Work, _WORK[1]))
-    if not isinstance(found, Unexplained) or not found.scalar:
+    if isinstance(found, Unexplained) and not found.scalar:
         return found
-    found = _one_structure(readings, domain, wide, *map(Work, _WORK[2]))
     rules = [] if isinstance(found, Unexplained) else list(found)
-    rules += _two_structures(readings, domain, simple, _FEWEST_A_SIDE)
+    if rules and _complexity(rules[0]) <= _SIMPLE:
+        return tuple(rules)
+    found = _one_structure(readings, domain, wide, *map(Work, _WORK[2]))
+    rules += [] if isinstance(found, Unexplained) else found
+    if not rules:
+        rules += _two_structures(readings, domain, simple, _FEWEST_A_SIDE)
     if not rules:
         rules = _two_structures(readings, domain, wide, 1)
     if not rules:
@@ -189,29 +193,41 @@ class _Class:
         pieces = tuple((r.piece,) for r in self._readings)
         least = max(r.piece.least_cuts for r in self._readings)
         reason = f"no nest of up to {least + _SPARE_CUTS} cuts with integers of the space has the trees read"
-        for work, most, groups in ((plain, _MOST_WORK, False), (grouped, _MOST_GROUPED_WORK, True)):
-            for depth in range(1 if groups else least, least + _SPARE_CUTS + 1):
-                search = Search(self, work, most)
-                try:
-                    rules = self._made(search.some(pieces, depth, _NESTS, _FURTHER_WORK, grouped=groups))
-                except GivenUp:
-                    reason = "sites are too sparse to find a nest of cuts"
-                    continue
-                if rules:
-                    return rules
+        for depth in range(least, least + _SPARE_CUTS + 1):
+            search = Search(self, plain, _MOST_WORK)
+            try:
+                rules = self._made(search.some(search.nests(pieces, depth), _NESTS, _FURTHER_WORK))
+            except GivenUp:
+                reason = "sites are too sparse to find a nest of cuts"
+                continue
+            if rules:
+                return rules
+        search = Search(self, grouped, grouped.left)
+        try:
+            rules = self._made(search.some(search.grouped(pieces, least + _SPARE_CUTS), _NESTS, _FURTHER_WORK))
+        except GivenUp:
+            reason = "sites are too sparse to find a nest of cuts"
+            rules = ()
+        if rules:
+            return rules
         return Unexplained(reason=reason, scalar=True)
 
     def options(self, seen: Mapping[int, Allowed], given: Sequence[Expr]) -> Sequence[Option]:
         """See :class:`gemmdesc.probe.scalar_search.Integers`."""
         key = (tuple(seen.items()), tuple(given))
         if key not in self._learned:
-            examples = [Example(environment=self._environments[r], allowed=a) for r, a in seen.items()]
-            found = learn_integer(
-                examples, self._domain, names=self._offered.names, given=given, hints=self._offered.hints,
-                most=_EXPRESSIONS, lone=False, operations=self._offered.operations,
-            )  # fmt: skip
-            self._learned[key] = self._options(found)
+            # A cut sees the part that it divides: what follows from the cuts above comes first.
+            inner = self._options(self._found(seen, given, ())) if given else ()
+            every = (*inner, *self._options(self._found(seen, given, self._offered.names)))
+            self._learned[key] = tuple({option.values: option for option in every[::-1]}.values())[::-1]
         return self._learned[key]
+
+    def _found(self, seen: Mapping[int, Allowed], given: Sequence[Expr], names: Sequence[str]) -> Sequence[Expr]:
+        examples = [Example(environment=self._environments[r], allowed=a) for r, a in seen.items()]
+        return learn_integer(
+            examples, self._domain, names=names, given=given, hints=self._offered.hints if names else (),
+            most=_EXPRESSIONS, lone=False, operations=self._offered.operations,
+        )  # fmt: skip
 
     def _options(self, found: Sequence[Expr]) -> tuple[Option, ...]:
         by_values: dict[tuple[int, ...], list[Expr]] = {}

@@ -32,7 +32,7 @@ from gemmdesc.rule import Rule, evaluate_rule
 MOST_READINGS = 8
 CHECKED_EXAMPLES = 6
 #: Readings after which a class that no rule explains is given up: of fused steps, and of trees.
-UNEXPLAINED, UNEXPLAINED_TREES = 4, 6
+UNEXPLAINED, UNEXPLAINED_TREES = 4, 10
 #: Trees of CUDA-core chains that a rule must foretell before they are read, and each of its branches; readings that may
 #: be taken for that.
 FORETOLD, FORETOLD_EACH, MOST_TREES = 3, 2, 20
@@ -184,7 +184,7 @@ class _Solver:
                 continue
             rules = self._told_apart(self._inferred())
             if isinstance(rules, Unexplained):
-                following = self._next_unread()
+                following = self._next_unread() if not rules.scalar else self._unlike_unexplained()
                 if following is None or self._gives_up(rules):
                     return self._outcome(None, rules.reason, rules.scalar)
                 continue
@@ -226,7 +226,8 @@ class _Solver:
         return tuple(alive) or Unexplained(reason="the readings allow rules, but the bytes differ from all of theirs")
 
     def _most(self) -> int:
-        return MOST_READINGS if self._held is None else MOST_TREES
+        trees = self._held is not None or any(r.element_tree is not None and not r.fused for r in self._readings)
+        return MOST_TREES if trees else MOST_READINGS
 
     def _unlike_read(self) -> int | None:
         """The example least like those read, the answers at other k among them, that the held rule is yet to foretell.
@@ -243,6 +244,11 @@ class _Solver:
         due = [i for i in left if branches[i] in lacking]
         enough = not due and self._foretold.total() >= FORETOLD
         return farthest(self._examples, sorted(self._read), due or left, beyond=LIKE_READ if enough else -1.0)
+
+    def _unlike_unexplained(self) -> int | None:
+        """The example least like those read: what nothing explains may be two kernels, each of which must be seen."""
+        left = [i for i in self._order if i not in self._read and readable(self._examples[i])]
+        return farthest(self._examples, sorted(self._read), left)
 
     def _stretch(self) -> None:
         """Examples at other k, once: what was met may not tell short slices, nor deep ones."""
