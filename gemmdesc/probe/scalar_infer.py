@@ -7,8 +7,8 @@ and each side is explained by itself.  A rule is kept only if the descriptor tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -22,13 +22,15 @@ from gemmdesc.probe.scalar_rule import ScalarReading, confirms, lend, scalar_rul
 from gemmdesc.probe.scalar_search import Chosen, GivenUp, Option, Search, Work
 from gemmdesc.rule import Rule, choose_rule, evaluate_rule
 
-#: Cuts more than the trees need at least that are tried.
-_SPARE_CUTS = 5
-#: Work of a search for nests of one depth, in cuts taken off one piece, and of what follows the first nest found.
-_MOST_WORK, _FURTHER_WORK = 400, 120
-#: Work of all searches for one structure, by the operations of expressions, without groups and with them; and for two.
-_WORK = {1: (1200, 2400), 2: (1200, 2400)}
-_WORK_FOR_TWO = (4000, 12000)
+#: Runs of one cut again and again that a nest may have.
+_MOST_RUNS = 5
+#: Work of a search for nests of so many runs, in cuts taken off one piece, and of what follows the first nest found.
+_MOST_WORK, _FURTHER_WORK = 300, 100
+#: The same of a search for nests whose outermost cut has parts folded in groups.
+_MOST_GROUPED_WORK = 1500
+#: Work of all searches for one structure, without groups and with them; and for two.
+_WORK = (900, 1500)
+_WORK_FOR_TWO = (3000, 6000)
 #: What a condition costs beside its expression where rules are put in order.
 _CONDITION_COSTS = 3
 #: A rule of simple expressions and this size beside which none of wider ones is sought.
@@ -41,25 +43,32 @@ _NESTS, _SPELLINGS = 4, 12
 _EXPRESSIONS, _OPTIONS = 24, 6
 #: Environments, of those where integers differ, on which rules are told apart by the trees that they give.
 _TOLD_APART_ON = 10
+#: Variables of arithmetic: of the problem and the answer, and of the launch, where the answer does not fix the order.
+NAMES = ("k", "splitk_num")
+LAUNCH_NAMES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 #: Variables that may choose between structures.
 CONDITIONS = ("transa", "transb", "a_unit_k", "b_unit_k")
+#: Readings, and the environments of a domain, with what the library launches.
+Launched = tuple[Sequence[ScalarReading], Sequence[Mapping[str, int]]]
 
 
 def infer_scalar_rules(
     readings: Sequence[ScalarReading],
     domain: Sequence[Mapping[str, int]],
     hints: Sequence[Expr] = (),
-    names: Sequence[str] = ("k", "splitk_num"),
+    names: Sequence[str] = NAMES,
     others: Sequence[Rule] = (),
+    launched: Callable[[], Launched | None] = lambda: None,
 ) -> tuple[Rule, ...] | Unexplained:
     """The rules that induce every tree read, simplest first, one for each behaviour on the readings and the domain.
 
     They are those of the simplest expressions, then of the fewest cuts, that explain all readings: readings too small
-    to tell deeper nests apart leave other rules as well.  Where simple expressions do not suffice for one structure,
-    rules of two, chosen by the simplest conditions that do, stand beside those of wider expressions.
+    to tell deeper nests apart leave other rules as well.  Where one structure does not suffice, rules of two, chosen by
+    the simplest conditions that do, follow.
 
     ``domain``, ``hints`` and ``names`` are those of :func:`gemmdesc.probe.learn.learn_integer`.  ``others``: rules that
-    explained other classes, tried where these trees are too sparse to find a nest.
+    explained other classes, tried where these trees are too sparse to find a nest.  ``launched`` gives the readings and
+    the domain with their launches, and is called where the problem and the answer do not fix one structure.
 
     The start is that of the chains: ``first`` where all-(-0.0) products come out as -0.0, else ``zero``, under which no
     fold's start shows.  Trees show neither whether products are fused (exact ones never do) nor types narrower than
@@ -67,23 +76,36 @@ def infer_scalar_rules(
     """
     if not readings:
         return Unexplained(reason="there are no readings")
-    simple = _Offered(hints=hints, names=names, others=(), operations=1)
-    wide = _Offered(hints=hints, names=names, others=others, operations=2)
-    found = _one_structure(readings, domain, simple, *map(Work, _WORK[1]))
-    if isinstance(found, Unexplained) and not found.scalar:
+    simple, wide = (_Offered(hints=hints, names=names, operations=n) for n in (1, 2))
+    found = _one_structure(readings, domain, simple)
+    if isinstance(found, Unexplained):
+        lent = _lent(readings, domain, others) if found.scalar else ()
+        if lent or not found.scalar:
+            return lent or found
+    elif _complexity(found[0]) <= _SIMPLE:
         return found
-    rules = [] if isinstance(found, Unexplained) else list(found)
-    if rules and _complexity(rules[0]) <= _SIMPLE:
-        return tuple(rules)
-    found = _one_structure(readings, domain, wide, *map(Work, _WORK[2]))
-    rules += [] if isinstance(found, Unexplained) else found
-    if not rules:
-        rules += _two_structures(readings, domain, simple, _FEWEST_A_SIDE)
-    if not rules:
-        rules = _two_structures(readings, domain, wide, 1)
-    if not rules:
-        return found
-    return _told_apart(sorted(rules, key=_complexity), [r.environment for r in readings], domain)
+    rules = list(_explained(found, _one_structure(readings, domain, wide)))
+    if not rules and (seen := launched()) is not None:
+        rules += _explained(_one_structure(*seen, replace(simple, names=(*names, *LAUNCH_NAMES))))
+    for offered, fewest in ((simple, _FEWEST_A_SIDE), (simple, 1), (wide, 1)):
+        rules = rules or _two_structures(readings, domain, offered, fewest)
+    if rules:
+        return _told_apart(sorted(rules, key=_complexity), [r.environment for r in readings], domain)
+    return found
+
+
+def _explained(*found: tuple[Rule, ...] | Unexplained) -> Iterator[Rule]:
+    return (rule for rules in found if not isinstance(rules, Unexplained) for rule in rules)
+
+
+def _lent(
+    readings: Sequence[ScalarReading], domain: Sequence[Mapping[str, int]], others: Sequence[Rule]
+) -> tuple[Rule, ...]:
+    """Rules of other classes that explain all readings."""
+    start = Start.FIRST if any(r.negative_zero for r in readings) else Start.ZERO
+    lent = (lend(rule, readings[0].problem, start) for rule in others)
+    fitting = [rule for rule in lent if all(confirms(rule, r) for r in readings)]
+    return _told_apart(fitting, [r.environment for r in readings], domain)
 
 
 def _complexity(rule: Rule) -> int:
@@ -95,11 +117,10 @@ def _complexity(rule: Rule) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Offered:
-    """What rules may be made of: see :func:`infer_scalar_rules`; ``operations``: of an expression, at most."""
+    """What integers may be made of: see :func:`infer_scalar_rules`; ``operations``: of an expression, at most."""
 
     hints: Sequence[Expr]
     names: Sequence[str]
-    others: Sequence[Rule]
     operations: int
 
 
@@ -107,24 +128,20 @@ def _one_structure(
     readings: Sequence[ScalarReading],
     domain: Sequence[Mapping[str, int]],
     offered: _Offered,
-    plain: Work,
-    grouped: Work,
+    work: tuple[Work, Work] | None = None,
 ) -> tuple[Rule, ...] | Unexplained:
+    """``work``: without groups and with them, which several searches may share."""
     seen = {r.negative_zero for r in readings} - {None}
     if len(seen) > 1:
         return Unexplained(
             reason="products of -0.0 come out as -0.0 in some readings and as +0.0 in others", scalar=True
         )
     start = Start.FIRST if True in seen else Start.ZERO
+    plain, grouped = work or (Work(_WORK[0]), Work(_WORK[1]))
     try:
-        found = _Class(readings, start, domain, offered).rules(plain, grouped)
+        return _Class(readings, start, domain, offered).rules(plain, grouped)
     except ScalarNestError as error:
         return Unexplained(reason=str(error))
-    if isinstance(found, Unexplained):
-        lent = [lend(rule, readings[0].problem, start) for rule in offered.others]
-        lent = [rule for rule in lent if all(confirms(rule, r) for r in readings)]
-        return _told_apart(lent, [r.environment for r in readings], domain) if lent else found
-    return found
 
 
 def _two_structures(
@@ -137,7 +154,7 @@ def _two_structures(
 
     ``fewest``: readings on either side.
     """
-    plain, grouped = map(Work, _WORK_FOR_TWO)
+    work = (Work(_WORK_FOR_TWO[0]), Work(_WORK_FOR_TWO[1]))
     made: dict[frozenset[int], tuple[Rule, ...]] = {}
 
     def explained(numbers: frozenset[int]) -> tuple[Rule, ...]:
@@ -146,7 +163,7 @@ def _two_structures(
             return ()
         if numbers not in made:
             own = [readings[i] for i in sorted(numbers)]
-            found = _one_structure(own, domain, offered, plain, grouped)
+            found = _one_structure(own, domain, offered, work)
             made[numbers] = () if isinstance(found, Unexplained) else found
         return made[numbers]
 
@@ -191,20 +208,19 @@ class _Class:
     def rules(self, plain: Work, grouped: Work) -> tuple[Rule, ...] | Unexplained:
         """One rule for each behaviour, of the fewest cuts, without groups if possible; with the work left for both."""
         pieces = tuple((r.piece,) for r in self._readings)
-        least = max(r.piece.least_cuts for r in self._readings)
-        reason = f"no nest of up to {least + _SPARE_CUTS} cuts with integers of the space has the trees read"
-        for depth in range(least, least + _SPARE_CUTS + 1):
+        reason = f"no nest of up to {_MOST_RUNS} kinds of cuts with integers of the space has the trees read"
+        for runs in range(_MOST_RUNS + 1):
             search = Search(self, plain, _MOST_WORK)
             try:
-                rules = self._made(search.some(search.nests(pieces, depth), _NESTS, _FURTHER_WORK))
+                rules = self._made(search.some(search.nests(pieces, runs), _NESTS, _FURTHER_WORK))
             except GivenUp:
                 reason = "sites are too sparse to find a nest of cuts"
                 continue
             if rules:
                 return rules
-        search = Search(self, grouped, grouped.left)
+        search = Search(self, grouped, _MOST_GROUPED_WORK)
         try:
-            rules = self._made(search.some(search.grouped(pieces, least + _SPARE_CUTS), _NESTS, _FURTHER_WORK))
+            rules = self._made(search.some(search.grouped(pieces, _MOST_RUNS - 1), _NESTS, _FURTHER_WORK))
         except GivenUp:
             reason = "sites are too sparse to find a nest of cuts"
             rules = ()
@@ -221,6 +237,11 @@ class _Class:
             every = (*inner, *self._options(self._found(seen, given, self._offered.names)))
             self._learned[key] = tuple({option.values: option for option in every[::-1]}.values())[::-1]
         return self._learned[key]
+
+    def variables(self) -> Sequence[Option]:
+        """See :class:`gemmdesc.probe.scalar_search.Integers`."""
+        names = [n for n in self._offered.names if n != "k" and n in self._columns]
+        return [o for o in self._options([Var(n) for n in names]) if max(o.values) > 1]
 
     def _found(self, seen: Mapping[int, Allowed], given: Sequence[Expr], names: Sequence[str]) -> Sequence[Expr]:
         examples = [Example(environment=self._environments[r], allowed=a) for r, a in seen.items()]

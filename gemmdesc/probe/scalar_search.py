@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import chain, islice
 from typing import Protocol
 
 from gemmdesc.expressions import Expr, size
 from gemmdesc.probe.learn import Allowed
 from gemmdesc.probe.pieces import Piece, take_apart, take_groups
-from gemmdesc.probe.scalar_cuts import FIRST, LAST, STRIDED, Bounds, Kind, bounds_of, grouped_bounds
+from gemmdesc.probe.scalar_cuts import FIRST, LAST, STRIDED, Kind, bounds_of, grouped_bounds
 from gemmdesc.probe.scalar_sets import groups_allowed, spans_allowed, units_allowed
 
 #: Cuts that may be tried on a single piece, as work units of ``_PIECES_AT_ONCE`` pieces.
@@ -25,8 +25,8 @@ _PIECES_AT_ONCE = 8
 _PROPOSALS, _ADDED = 12, 6
 #: Ways in which one reading may show a cut that are followed.
 _WAYS = 6
-#: Layouts that may group the parts of one cut.
-_MOST_GROUPINGS = 6
+#: Runs of one layout that may group the parts of one cut.
+_MOST_GROUPINGS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,10 @@ class Integers(Protocol):
 
     def options(self, seen: Mapping[int, Allowed], given: Sequence[Expr]) -> Sequence[Option]:
         """Options that every reading in ``seen`` allows, simplest first; ``given`` expressions count as variables."""
+        ...
+
+    def variables(self) -> Sequence[Option]:
+        """The variables that may be a number of parts."""
         ...
 
 
@@ -107,41 +111,36 @@ class Search:
         return found
 
     def grouped(self, pieces: Pieces, most: int) -> Iterator[tuple[Chosen, ...]]:
-        """Nests of at most ``most`` cuts of which the outermost, and it alone, has parts that are folded in groups."""
-        for chosen, parts in self._grouped(pieces, most - 1):
-            for depth in range(most):
-                for rest in self.nests(parts, depth, (chosen,)):
+        """Nests of which the outermost cut, and it alone, has parts that are folded in groups; ``most`` runs inside."""
+        for chosen, parts in self._grouped(pieces):
+            for runs in range(most + 1):
+                for rest in self.nests(parts, runs, (chosen,)):
                     yield (chosen, *rest)
 
-    def nests(self, pieces: Pieces, depth: int, above: tuple[Chosen, ...] = ()) -> Iterator[tuple[Chosen, ...]]:
-        """Nests of exactly ``depth`` cuts that turn every piece into a chain; ``above``: the cuts that made the pieces.
+    def nests(self, pieces: Pieces, runs: int, above: tuple[Chosen, ...] = ()) -> Iterator[tuple[Chosen, ...]]:
+        """Nests that turn every piece into a chain, of exactly ``runs`` runs of one cut again and again.
 
-        What repeats the cut above comes first.
+        ``above``: the cuts that made the pieces; the last one again is no further run, and comes first.
         """
         pieces = tuple(tuple(p for p in own if not p.chain or len(p.places) > 1) for own in pieces)
-        open_ = [p for own in pieces for p in own if not p.chain]
-        if depth == 0 or not open_:
-            if depth == 0 and not open_:
+        if all(p.chain for own in pieces for p in own):
+            if runs == 0:
                 yield ()
             return
-        least = max(p.least_cuts for p in open_)
-        if least > depth:
-            return
         tried: set[Tried] = set()
-        for chosen, parts in self._cuts(pieces, above, tried):
-            for rest in self.nests(parts, depth - 1, (*above, chosen)):
+        if above and not above[-1].fold:
+            for chosen, parts in self._borne(above[-1].kind, pieces, [above[-1].integers], tried):
+                for rest in self.nests(parts, runs, (*above, chosen)):
+                    yield (chosen, *rest)
+        for chosen, parts in self._cuts(pieces, above, tried) if runs else ():
+            for rest in self.nests(parts, runs - 1, (*above, chosen)):
                 yield (chosen, *rest)
 
-    def _cuts(
-        self, pieces: Pieces, above: tuple[Chosen, ...], tried: set[Tried]
-    ) -> Iterator[tuple[Chosen, Pieces]]:
-        """Cuts that all readings bear: the one above again, those that divide every open reading, those that divide one."""
-        if above and not above[-1].fold:
-            yield from self._borne(above[-1].kind, pieces, [above[-1].integers], tried)
-        kinds = sorted((LAST, STRIDED, FIRST), key=lambda kind: not above or kind != above[-1].kind)
+    def _cuts(self, pieces: Pieces, above: tuple[Chosen, ...], tried: set[Tried]) -> Iterator[tuple[Chosen, Pieces]]:
+        """Cuts that all readings bear: those that divide each open reading, then those that divide one."""
         told = _by_telling(pieces)
         for divided in dict.fromkeys([tuple(told), *((r,) for r in told)]):
-            for kind in kinds:
+            for kind in (LAST, STRIDED, FIRST):
                 for proposals in self._dividing(kind, pieces, divided, _given(above)):
                     yield from self._borne(kind, pieces, proposals, tried)
 
@@ -162,6 +161,7 @@ class Search:
     ) -> Sequence[Option]:
         if not all(seen[r].room for r in divided):
             return ()
+        self._spend(len(seen))
         return self._integers.options({**seen, **{r: seen[r].closed for r in divided}}, given)
 
     def _counts(self, kind: Kind, pieces: Pieces, given: tuple[Expr, ...]) -> Iterator[Option]:
@@ -213,14 +213,14 @@ class Search:
         self._left -= cost
         self._work.left -= cost
 
-    def _grouped(self, pieces: Pieces, most: int) -> Iterator[tuple[Chosen, Pieces]]:
-        """Strided cuts whose parts are folded by a nest of their own, the simplest, and take ``most`` further cuts."""
+    def _grouped(self, pieces: Pieces) -> Iterator[tuple[Chosen, Pieces]]:
+        """Strided cuts whose parts are folded by a nest of their own, the simplest."""
         for integers in self._deals(pieces):
             taken = self._take_groups(pieces, integers)
-            if taken is None or max((p.least_cuts for own in taken[0] for p in own), default=0) > most:
+            if taken is None:
                 continue
             parts, folds = taken
-            every = (fold for depth in range(1, _MOST_GROUPINGS + 1) for fold in self.nests(folds, depth))
+            every = (fold for runs in range(1, _MOST_GROUPINGS + 1) for fold in self.nests(folds, runs))
             for fold in islice(every, 1):
                 yield Chosen(kind=STRIDED, integers=integers, fold=fold), parts
 
@@ -228,8 +228,10 @@ class Search:
         """Integers of strided cuts of all readings' k whose parts are subtrees, in whatever order they are folded."""
         told: set[tuple[int, ...]] = set()
         guides = _by_telling(pieces)
-        shown = [(r, bounds[0]) for r in guides for bounds in grouped_bounds(_worst(pieces[r]))]
-        for count in (option for r, a in shown if a is not None for option in self._integers.options({r: a}, ())):
+        shown = ((r, bounds[0]) for r in guides for bounds in grouped_bounds(_worst(pieces[r])))
+        counts = (option for r, a in shown if a is not None for option in self._integers.options({r: a}, ()))
+        # How many parts there are is mostly a variable, which few sites among many parts do not show.
+        for count in chain(self._integers.variables(), counts):
             if count.values in told:
                 continue
             told.add(count.values)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
-from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
+from gemmdesc.probe.compare import Verdict, compare_rules, needs_launch, plain_draws, rival_draws
 from gemmdesc.probe.epilogues import with_epilogues
 from gemmdesc.probe.examples import readable, reading_order, stretched
 from gemmdesc.probe.experiments import ReferenceFailed
@@ -19,7 +19,7 @@ from gemmdesc.probe.predicted import farthest, is_scalar, scalar_reading, short_
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
-from gemmdesc.probe.scalar_infer import infer_scalar_rules
+from gemmdesc.probe.scalar_infer import Launched, infer_scalar_rules
 from gemmdesc.probe.scalar_rule import confirms, shape
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.shared import SharedReading
@@ -102,7 +102,8 @@ class _Solver:
         self._library, self._task = library, task
         self._order = [*task.first, *(i for i in reading_order(task.examples) if i not in task.first)]
         self._examples = list(task.examples)
-        self._domain = [environment(e.problem, e.answer, None) for e in task.examples]
+        self._with_launches = False
+        self._domain = [self._environment(e) for e in task.examples]
         self._readings: list[Reading] = []
         self._read: dict[int, None] = {}
         self._hints = tuple({str(e): e for r in task.hints for e in r.expressions}.values())
@@ -151,6 +152,8 @@ class _Solver:
     def _foretells(self, rule: Rule) -> bool:
         """Whether a rule of another class gives the trees of some examples of this one."""
         self._held = rule
+        if needs_launch(rule, self._examples[0]):
+            self._launched()
         while (index := self._unlike_read()) is not None:
             try:
                 self._take(index)
@@ -256,7 +259,20 @@ class _Solver:
             self._stretched = True
             made = stretched(self._library, self._examples[:STRETCHED])
             self._examples += made
-            self._domain += [environment(e.problem, e.answer, None) for e in made]
+            self._domain += [self._environment(e) for e in made]
+
+    def _environment(self, example: Example) -> dict[str, int]:
+        launch = self._library.launch(example.problem, example.answer) if self._with_launches else None
+        return environment(example.problem, example.answer, launch)
+
+    def _launched(self) -> Launched | None:
+        """The trees read and the domain with what the library launches; from now on readings and domain have it."""
+        if not self._with_launches:
+            self._with_launches = True
+            self._readings = [replace(r, launch=self._library.launch(r.problem, r.answer)) for r in self._readings]
+            self._domain = [self._environment(e) for e in self._examples]
+        trees = [tree for r in self._readings if (tree := scalar_reading(r)) is not None]
+        return (trees, self._domain) if all(t.launch is not None for t in trees) else None
 
     def _inferred(self) -> tuple[Rule, ...] | Unexplained:
         """The rules that the readings allow: of steps that fuse several products, or else of CUDA-core chains."""
@@ -272,7 +288,7 @@ class _Solver:
         if kept:
             return kept
         others = [r for r in self._task.hints if is_scalar(r)]
-        found = infer_scalar_rules(trees, self._domain, self._hints, others=others)
+        found = infer_scalar_rules(trees, self._domain, self._hints, others=others, launched=self._launched)
         if isinstance(found, Unexplained):
             return found
         formed = with_epilogues(with_formats(found, self._readings), self._readings)
@@ -283,6 +299,8 @@ class _Solver:
         example = self._examples[index]
         reader = LibraryReader(self._library, example.problem, example.answer)
         reading = read_answer(reader, example.problem, example.answer, cuda_cores=self._task.cuda_cores)
+        if self._with_launches:
+            reading = replace(reading, launch=self._library.launch(example.problem, example.answer))
         self._readings.append(reading)
         if self._held is not None:
             tree = scalar_reading(reading)

@@ -199,7 +199,8 @@ def read_sampled_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree |
     """
     if summed_k < 1:
         return None
-    most = min(next(sites for width, sites in _SAMPLED if reader.width >= width), size.countable)
+    # An output that counts few units is read several times; edges are sought with half of the sites at once.
+    most = min(next(sites for width, sites in _SAMPLED if reader.width >= width), 2 * size.countable)
     if summed_k <= most or reader.width < _WORTH_EDGES:
         return _tree_over(reader, sampled_sites(summed_k, most), size)
     coarse = _tree_over(reader, sampled_sites(summed_k, most // 2), size)
@@ -212,12 +213,30 @@ def read_sampled_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree |
 
 
 def sampled_sites(k: int, most: int) -> list[int]:
-    """All of ``k`` sites, or ``most`` of them: the same ones every time."""
+    """All of ``k`` sites, or ``most`` of them: the same ones every time.
+
+    The first and the last ones, multiples of every power of two between, and others anywhere: units that are dealt to
+    many parts in turn are as long as some power of two as a rule, and so are the turns by which the parts are grouped.
+    """
     if k <= most:
         return list(range(k))
     head, tail = most // 3, most // 8
-    between = Random(k).sample(range(head, k - tail), most - head - tail)
-    return sorted({*range(head), *between, *range(k - tail, k)})
+    between = range(head, k - tail)
+    chosen = _multiples(between, most // 5)
+    rest = Random(k).sample(between, most - head - tail)
+    others = [site for site in rest if site not in chosen][: most - head - tail - len(chosen)]
+    return sorted({*range(head), *chosen, *others, *range(k - tail, k)})
+
+
+def _multiples(between: range, most: int) -> set[int]:
+    """At most ``most`` of ``between``, the first few multiples of each power of two, as many of every one."""
+    found: set[int] = set()
+    for times in range(1, most + 1):
+        added = {times << e for e in range(between.stop.bit_length()) if times << e in between}
+        if len(found | added) > most:
+            break
+        found |= added
+    return found
 
 
 def _lonely(tree: Tree, k: int, most: int) -> set[int]:
