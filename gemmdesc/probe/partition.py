@@ -85,7 +85,18 @@ class Partition:
         for key in (c for r in silent for c in r.classes):
             self.book.outcomes.pop(key, None)
         again = self._work([Node(classes=r.classes, named=r.named) for r in silent]) if self.book.rules else silent
-        return [*(r for r in rows if r not in silent), *again]
+        rows = [*(r for r in rows if r not in silent), *again]
+        # Kernels are the same for several types: what one class's trees were too few for, another's may have shown.
+        lacking = [r for r in rows if self._may_be_lent(r)]
+        for key in (c for r in lacking for c in r.classes):
+            self.book.outcomes.pop(key, None)
+        return [*(r for r in rows if r not in lacking), *self._work([_whole([r]) for r in lacking])]
+
+    def _may_be_lent(self, row: Row) -> bool:
+        """Whether CUDA-core chains of a class of the family have a rule, and the row's have none."""
+        solved = {_family(c) for c, o in self.book.outcomes.items() if o.rule is not None and is_scalar(o.rule)}
+        unsolved = row.solved.rule is None and any(self.book.is_scalar(c) for c in row.classes)
+        return self.cuda_cores and unsolved and _family(row.classes[0]) in solved
 
     def repair(self, tally: Tally, failed: Sequence[tuple[Row, Mapping[AnswerKey, Variant]]]) -> list[Row]:
         """Rows in place of those whose rule failed; ``failed`` gives each one a problem of every class it failed on."""

@@ -24,7 +24,7 @@ from gemmdesc.probe.scalar_rule import confirms, shape
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.shared import SharedReading
 from gemmdesc.probe.telling import most_telling
-from gemmdesc.problem import environment
+from gemmdesc.problem import Launch, environment
 from gemmdesc.profiles import FEWEST_PRODUCTS
 from gemmdesc.rule import Rule, evaluate_rule
 
@@ -38,6 +38,8 @@ UNEXPLAINED, UNEXPLAINED_TREES = 4, 10
 FORETOLD, FORETOLD_EACH, MOST_TREES = 3, 2, 20
 #: How unlike every tree read an example may be (:func:`gemmdesc.probe.predicted.farthest`) and still be left unread.
 LIKE_READ = 5.0
+#: Kernels and blocks of one class that are told apart: of more, blocks follow sizes.
+MOST_KERNELS = 8
 #: Examples whose answers are read at k where they were not met.
 STRETCHED = 6
 #: Trees tell more than bytes beyond this k, at less cost.
@@ -113,6 +115,7 @@ class _Solver:
         self._refuted: set[str] = set()
         self._foretold: Counter[int] = Counter()
         self._stretched = False
+        self._kernels: dict[int, object] = {}
         self._rivals = 0
         self._checked = 0
         self._draws = 0
@@ -244,9 +247,19 @@ class _Solver:
         branches = [self._held.branch(e) for e in self._domain]
         lacking = {b for b in set(branches) if self._foretold[b] < FORETOLD_EACH}
         left = [i for i, e in enumerate(self._examples) if i not in self._read and readable(e)]
-        due = [i for i in left if branches[i] in lacking]
+        due = [i for i in left if branches[i] in lacking] or self._other_kernels(left)
         enough = not due and self._foretold.total() >= FORETOLD
         return farthest(self._examples, sorted(self._read), due or left, beyond=LIKE_READ if enough else -1.0)
+
+    def _other_kernels(self, left: Sequence[int]) -> list[int]:
+        """Those that launch another kernel, or other blocks of it, than any example read; of few blocks only."""
+        for index in (*left, *self._read):
+            if index not in self._kernels:
+                self._kernels[index] = _kernel_of(self._launch(self._examples[index]))
+        if len(set(self._kernels.values())) > MOST_KERNELS:
+            return []
+        read = {self._kernels[i] for i in self._read}
+        return [i for i in left if self._kernels[i] not in read]
 
     def _unlike_unexplained(self) -> int | None:
         """The example least like those read: what nothing explains may be two kernels, each of which must be seen."""
@@ -262,8 +275,11 @@ class _Solver:
             self._domain += [self._environment(e) for e in made]
 
     def _environment(self, example: Example) -> dict[str, int]:
-        launch = self._library.launch(example.problem, example.answer) if self._with_launches else None
+        launch = self._launch(example) if self._with_launches else None
         return environment(example.problem, example.answer, launch)
+
+    def _launch(self, example: Example) -> Launch | None:
+        return self._library.launch(example.problem, example.answer)
 
     def _launched(self) -> Launched | None:
         """The trees read and the domain with what the library launches; from now on readings and domain have it."""
@@ -300,7 +316,7 @@ class _Solver:
         reader = LibraryReader(self._library, example.problem, example.answer)
         reading = read_answer(reader, example.problem, example.answer, cuda_cores=self._task.cuda_cores)
         if self._with_launches:
-            reading = replace(reading, launch=self._library.launch(example.problem, example.answer))
+            reading = replace(reading, launch=self._launch(example))
         self._readings.append(reading)
         if self._held is not None:
             tree = scalar_reading(reading)
@@ -355,6 +371,10 @@ class _Solver:
         largest = max(range(len(self._domain)), key=lambda i: self._domain[i]["k"])
         telling = islice(most_telling(rules[0], (), self._domain), CHECKED_EXAMPLES)
         return list(dict.fromkeys([largest, *telling]))[:CHECKED_EXAMPLES]
+
+
+def _kernel_of(launch: Launch | None) -> object:
+    return None if launch is None else (launch.names, launch.kernels[0].block if launch.kernels else None)
 
 
 def _behaviour(rule: Rule, values: Mapping[str, int]) -> object:

@@ -199,8 +199,7 @@ def read_sampled_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree |
     """
     if summed_k < 1:
         return None
-    # An output that counts few units is read several times; edges are sought with half of the sites at once.
-    most = min(next(sites for width, sites in _SAMPLED if reader.width >= width), 2 * size.countable)
+    most = min(next(sites for width, sites in _SAMPLED if reader.width >= width), size.countable)
     if summed_k <= most or reader.width < _WORTH_EDGES:
         return _tree_over(reader, sampled_sites(summed_k, most), size)
     coarse = _tree_over(reader, sampled_sites(summed_k, most // 2), size)
