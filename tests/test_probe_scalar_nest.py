@@ -15,9 +15,9 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.expressions import Const, Expr
 from gemmdesc.normal_form import same_bits
+from gemmdesc.probe.allowed import Allowed
 from gemmdesc.probe.experiments import magnitudes
 from gemmdesc.probe.induced import induced_tree
-from gemmdesc.probe.learn import Allowed
 from gemmdesc.probe.pieces import ScalarNestError, explains, flatten, whole
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.scalar_cuts import FIRST, LAST, STRIDED, Kind

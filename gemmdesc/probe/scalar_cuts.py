@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from gemmdesc.descriptor import Contiguous, Layout, Short, Strided
-from gemmdesc.probe.learn import Allowed
+from gemmdesc.probe.allowed import Allowed
 from gemmdesc.probe.pieces import Index, Piece
 
 #: Values of one integer that are looked at where sites are too sparse to fix it.

@@ -13,14 +13,15 @@ from itertools import product
 
 import numpy as np
 
-from gemmdesc.descriptor import GEMMDesc, Start
+from gemmdesc.descriptor import Start
 from gemmdesc.expressions import Expr, Var, call, evaluate, evaluate_all, size
+from gemmdesc.probe.allowed import Allowed
 from gemmdesc.probe.infer import Unexplained
-from gemmdesc.probe.learn import Allowed, Example, learn_integer
+from gemmdesc.probe.learn import Example, learn_integer
 from gemmdesc.probe.pieces import ScalarNestError
-from gemmdesc.probe.scalar_rule import ScalarReading, confirms, lend, scalar_rule, shape
+from gemmdesc.probe.scalar_rule import ScalarReading, confirms, lent_rules, scalar_rule, told_apart
 from gemmdesc.probe.scalar_search import Chosen, GivenUp, Option, Search, Work
-from gemmdesc.rule import Rule, choose_rule, evaluate_rule
+from gemmdesc.rule import Rule, choose_rule
 
 #: Runs of one cut again and again that a nest may have.
 _MOST_RUNS = 5
@@ -41,8 +42,6 @@ _FEWEST_A_SIDE = 2
 _NESTS, _SPELLINGS = 4, 12
 #: Expressions kept for one integer, and different values of it that are tried.
 _EXPRESSIONS, _OPTIONS = 24, 6
-#: Environments, of those where integers differ, on which rules are told apart by the trees that they give.
-_TOLD_APART_ON = 10
 #: Variables of arithmetic: of the problem and the answer, and of the launch, where the answer does not fix the order.
 NAMES = ("k", "splitk_num")
 LAUNCH_NAMES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
@@ -79,7 +78,7 @@ def infer_scalar_rules(
     simple, wide = (_Offered(hints=hints, names=names, operations=n) for n in (1, 2))
     found = _one_structure(readings, domain, simple)
     if isinstance(found, Unexplained):
-        lent = _lent(readings, domain, others) if found.scalar else ()
+        lent = lent_rules(readings, domain, others) if found.scalar else ()
         if lent or not found.scalar:
             return lent or found
     elif _complexity(found[0]) <= _SIMPLE:
@@ -90,22 +89,12 @@ def infer_scalar_rules(
     for offered, fewest in ((simple, _FEWEST_A_SIDE), (simple, 1), (wide, 1)):
         rules = rules or _two_structures(readings, domain, offered, fewest)
     if rules:
-        return _told_apart(sorted(rules, key=_complexity), [r.environment for r in readings], domain)
+        return told_apart(sorted(rules, key=_complexity), [r.environment for r in readings], domain)
     return found
 
 
 def _explained(*found: tuple[Rule, ...] | Unexplained) -> Iterator[Rule]:
     return (rule for rules in found if not isinstance(rules, Unexplained) for rule in rules)
-
-
-def _lent(
-    readings: Sequence[ScalarReading], domain: Sequence[Mapping[str, int]], others: Sequence[Rule]
-) -> tuple[Rule, ...]:
-    """Rules of other classes that explain all readings."""
-    start = Start.FIRST if any(r.negative_zero for r in readings) else Start.ZERO
-    lent = (lend(rule, readings[0].problem, start) for rule in others)
-    fitting = [rule for rule in lent if all(confirms(rule, r) for r in readings)]
-    return _told_apart(fitting, [r.environment for r in readings], domain)
 
 
 def _complexity(rule: Rule) -> int:
@@ -265,7 +254,7 @@ class _Class:
             # All spellings of one nest give the same integers where trees were read.
             if spelled and all(confirms(spelled[0], r) for r in self._readings):
                 rules += spelled
-        return _told_apart(rules, self._environments, self._domain)
+        return told_apart(rules, self._environments, self._domain)
 
     def _spelled(self, nest: tuple[Chosen, ...]) -> Iterator[Rule]:
         """The nest with one expression for each integer, the same one for integers that allow the same."""
@@ -299,26 +288,3 @@ def _paths(prefix: str, nest: Sequence[Chosen]) -> Iterator[tuple[str, Option]]:
         for name, option in zip(chosen.kind.names, chosen.integers, strict=True):
             yield f"{where}.{name}", option
         yield from _paths(f"{prefix}.{i}.fold", chosen.fold)
-
-
-def _told_apart(
-    rules: Sequence[Rule], environments: Sequence[Mapping[str, int]], domain: Sequence[Mapping[str, int]]
-) -> tuple[Rule, ...]:
-    """The first rule of each behaviour, where their integers differ on readings or domain."""
-    if len(rules) < 2:
-        return tuple(rules)
-    everywhere = [*environments, *domain]
-    descs = {rule: tuple(_described(rule, e) for e in everywhere) for rule in rules}
-    alike = {d: rule for rule, d in reversed(descs.items())}
-    kept = [rule for rule in descs if alike[descs[rule]] is rule]
-    differ = [i for i, column in enumerate(zip(*(descs[r] for r in kept), strict=True)) if len(set(column)) > 1]
-    differ.sort(key=lambda i: everywhere[i]["k"])
-    chosen = [everywhere[i] for i in differ[:: max(1, len(differ) // _TOLD_APART_ON)]][:_TOLD_APART_ON]
-    shapes = {rule: tuple(shape(rule, e) for e in chosen) for rule in kept}
-    first = {s: rule for rule, s in reversed(shapes.items())}
-    return tuple(rule for rule in kept if first[shapes[rule]] is rule)
-
-
-def _described(rule: Rule, environment: Mapping[str, int]) -> GEMMDesc | None:
-    desc = evaluate_rule(rule, environment)
-    return desc if isinstance(desc, GEMMDesc) else None

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import Protocol
 
 from gemmdesc.expressions import Expr, size
-from gemmdesc.probe.learn import Allowed
+from gemmdesc.probe.allowed import Allowed
 from gemmdesc.probe.pieces import Piece, take_apart, take_groups
 from gemmdesc.probe.scalar_cuts import FIRST, LAST, STRIDED, Kind, bounds_of, grouped_bounds
 from gemmdesc.probe.scalar_sets import groups_allowed, spans_allowed, units_allowed

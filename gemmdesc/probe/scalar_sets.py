@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmdesc.descriptor import Short, Strided
-from gemmdesc.probe.learn import Allowed
+from gemmdesc.probe.allowed import Allowed
 from gemmdesc.probe.pieces import Index, Piece, take_apart, take_groups
 
 #: The largest integers that are tried, of spans, of units, and of units of parts that are folded in groups; above

@@ -11,10 +11,11 @@ from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.compare import Verdict, compare_rules, needs_launch, plain_draws, rival_draws
 from gemmdesc.probe.epilogues import with_epilogues
-from gemmdesc.probe.examples import readable, reading_order, stretched
+from gemmdesc.probe.examples import readable, reading_order
 from gemmdesc.probe.experiments import ReferenceFailed
 from gemmdesc.probe.formats import with_formats
 from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
+from gemmdesc.probe.met import Met
 from gemmdesc.probe.predicted import farthest, is_scalar, scalar_reading, short_chains
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
@@ -24,7 +25,6 @@ from gemmdesc.probe.scalar_rule import confirms, shape
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.shared import SharedReading
 from gemmdesc.probe.telling import most_telling
-from gemmdesc.problem import Launch, environment
 from gemmdesc.profiles import FEWEST_PRODUCTS
 from gemmdesc.rule import Rule, evaluate_rule
 
@@ -38,10 +38,6 @@ UNEXPLAINED, UNEXPLAINED_TREES = 4, 10
 FORETOLD, FORETOLD_EACH, MOST_TREES = 3, 2, 20
 #: How unlike every tree read an example may be (:func:`gemmdesc.probe.predicted.farthest`) and still be left unread.
 LIKE_READ = 5.0
-#: Kernels and blocks of one class that are told apart: of more, blocks follow sizes.
-MOST_KERNELS = 8
-#: Examples whose answers are read at k where they were not met.
-STRETCHED = 6
 #: Trees tell more than bytes beyond this k, at less cost.
 COMPARED_K = 2**13
 #: Examples among which the most disputed one is sought.
@@ -103,9 +99,8 @@ class _Solver:
     def __init__(self, library: Library, task: ClassTask) -> None:
         self._library, self._task = library, task
         self._order = [*task.first, *(i for i in reading_order(task.examples) if i not in task.first)]
-        self._examples = list(task.examples)
-        self._with_launches = False
-        self._domain = [self._environment(e) for e in task.examples]
+        self._met = Met(library, task.examples)
+        self._examples, self._domain = self._met.examples, self._met.domain
         self._readings: list[Reading] = []
         self._read: dict[int, None] = {}
         self._hints = tuple({str(e): e for r in task.hints for e in r.expressions}.values())
@@ -114,8 +109,6 @@ class _Solver:
         #: Texts of rules of steps that gave other bytes than the library.
         self._refuted: set[str] = set()
         self._foretold: Counter[int] = Counter()
-        self._stretched = False
-        self._kernels: dict[int, object] = {}
         self._rivals = 0
         self._checked = 0
         self._draws = 0
@@ -243,50 +236,24 @@ class _Solver:
         """
         if self._held is None:
             return None
-        self._stretch()
+        self._met.stretch()
         branches = [self._held.branch(e) for e in self._domain]
         lacking = {b for b in set(branches) if self._foretold[b] < FORETOLD_EACH}
         left = [i for i, e in enumerate(self._examples) if i not in self._read and readable(e)]
-        due = [i for i in left if branches[i] in lacking] or self._other_kernels(left)
+        due = [i for i in left if branches[i] in lacking] or self._met.other_kernels(left, self._read)
         enough = not due and self._foretold.total() >= FORETOLD
         return farthest(self._examples, sorted(self._read), due or left, beyond=LIKE_READ if enough else -1.0)
-
-    def _other_kernels(self, left: Sequence[int]) -> list[int]:
-        """Those that launch another kernel, or other blocks of it, than any example read; of few blocks only."""
-        for index in (*left, *self._read):
-            if index not in self._kernels:
-                self._kernels[index] = _kernel_of(self._launch(self._examples[index]))
-        if len(set(self._kernels.values())) > MOST_KERNELS:
-            return []
-        read = {self._kernels[i] for i in self._read}
-        return [i for i in left if self._kernels[i] not in read]
 
     def _unlike_unexplained(self) -> int | None:
         """The example least like those read: what nothing explains may be two kernels, each of which must be seen."""
         left = [i for i in self._order if i not in self._read and readable(self._examples[i])]
         return farthest(self._examples, sorted(self._read), left)
 
-    def _stretch(self) -> None:
-        """Examples at other k, once: what was met may not tell short slices, nor deep ones."""
-        if not self._stretched:
-            self._stretched = True
-            made = stretched(self._library, self._examples[:STRETCHED])
-            self._examples += made
-            self._domain += [self._environment(e) for e in made]
-
-    def _environment(self, example: Example) -> dict[str, int]:
-        launch = self._launch(example) if self._with_launches else None
-        return environment(example.problem, example.answer, launch)
-
-    def _launch(self, example: Example) -> Launch | None:
-        return self._library.launch(example.problem, example.answer)
-
     def _launched(self) -> Launched | None:
         """The trees read and the domain with what the library launches; from now on readings and domain have it."""
-        if not self._with_launches:
-            self._with_launches = True
+        if not self._met.launched:
+            self._met.see_launches()
             self._readings = [replace(r, launch=self._library.launch(r.problem, r.answer)) for r in self._readings]
-            self._domain = [self._environment(e) for e in self._examples]
         trees = [tree for r in self._readings if (tree := scalar_reading(r)) is not None]
         return (trees, self._domain) if all(t.launch is not None for t in trees) else None
 
@@ -315,8 +282,8 @@ class _Solver:
         example = self._examples[index]
         reader = LibraryReader(self._library, example.problem, example.answer)
         reading = read_answer(reader, example.problem, example.answer, cuda_cores=self._task.cuda_cores)
-        if self._with_launches:
-            reading = replace(reading, launch=self._launch(example))
+        if self._met.launched:
+            reading = replace(reading, launch=self._library.launch(example.problem, example.answer))
         self._readings.append(reading)
         if self._held is not None:
             tree = scalar_reading(reading)
@@ -371,10 +338,6 @@ class _Solver:
         largest = max(range(len(self._domain)), key=lambda i: self._domain[i]["k"])
         telling = islice(most_telling(rules[0], (), self._domain), CHECKED_EXAMPLES)
         return list(dict.fromkeys([largest, *telling]))[:CHECKED_EXAMPLES]
-
-
-def _kernel_of(launch: Launch | None) -> object:
-    return None if launch is None else (launch.names, launch.kernels[0].block if launch.kernels else None)
 
 
 def _behaviour(rule: Rule, values: Mapping[str, int]) -> object:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from random import Random
 
 import numpy as np
 
 from gemmdesc.probe.experiments import Magnitudes, Pattern, Reader, pair_then_unit
 from gemmdesc.probe.reading import StepWindow
+from gemmdesc.probe.sites import sampled_sites
 from gemmdesc.probe.tree import Tree, TreeError, chain_pairs, leaves, recover_tree
 
 #: How many experiments one round of a search lays out at least, so that narrow problems need few rounds.
@@ -209,33 +209,6 @@ def read_sampled_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree |
     lonely = _lonely(coarse, summed_k, most // 24)
     rest = sampled_sites(summed_k, most - 2 * (most // 8) - 3 * (most // 24))
     return _tree_over(reader, sorted({*rest, *edges, *lonely}), size)
-
-
-def sampled_sites(k: int, most: int) -> list[int]:
-    """All of ``k`` sites, or ``most`` of them: the same ones every time.
-
-    The first and the last ones, multiples of every power of two between, and others anywhere: units that are dealt to
-    many parts in turn are as long as some power of two as a rule, and so are the turns by which the parts are grouped.
-    """
-    if k <= most:
-        return list(range(k))
-    head, tail = most // 3, most // 8
-    between = range(head, k - tail)
-    chosen = _multiples(between, most // 5)
-    rest = Random(k).sample(between, most - head - tail)
-    others = [site for site in rest if site not in chosen][: most - head - tail - len(chosen)]
-    return sorted({*range(head), *chosen, *others, *range(k - tail, k)})
-
-
-def _multiples(between: range, most: int) -> set[int]:
-    """At most ``most`` of ``between``, the first few multiples of each power of two, as many of every one."""
-    found: set[int] = set()
-    for times in range(1, most + 1):
-        added = {times << e for e in range(between.stop.bit_length()) if times << e in between}
-        if len(found | added) > most:
-            break
-        found |= added
-    return found
 
 
 def _lonely(tree: Tree, k: int, most: int) -> set[int]:
