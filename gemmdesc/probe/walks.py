@@ -14,7 +14,7 @@ import numpy as np
 from gemmdesc.probe.experiments import Magnitudes, Pattern, Reader, pair_then_unit
 from gemmdesc.probe.reading import StepWindow
 from gemmdesc.probe.sites import sampled_sites
-from gemmdesc.probe.tree import Tree, TreeError, chain_pairs, leaves, recover_tree
+from gemmdesc.probe.tree import Query, Tree, TreeError, chain_pairs, leaves, recover_tree
 
 #: How many experiments one round of a search lays out at least, so that narrow problems need few rounds.
 _ROUND = 192
@@ -163,11 +163,13 @@ class _Oracle:
         step = size.countable
         self._chunks = [sites[i : i + step] for i in range(0, len(sites), step)]
 
-    def __call__(self, one: int, others: Sequence[int]) -> list[int]:
+    def __call__(self, queries: Sequence[Query]) -> list[Sequence[int]]:
         size, count = self._size, len(self._sites)
-        patterns = [self._pattern(one, other, chunk) for other in others for chunk in self._chunks]
-        left = self._reader.values(patterns).reshape(len(others), len(self._chunks)).sum(axis=1) / size.tiny
-        return [count - int(x) if x == int(x) and 0 <= x < count else -1 for x in left]
+        pairs = [(one, other) for one, others in queries for other in others]
+        patterns = [self._pattern(one, other, chunk) for one, other in pairs for chunk in self._chunks]
+        left = self._reader.values(patterns).reshape(len(pairs), len(self._chunks)).sum(axis=1) / size.tiny
+        sizes = iter([count - int(x) if x == int(x) and 0 <= x < count else -1 for x in left])
+        return [[next(sizes) for _ in others] for _, others in queries]
 
     def _pattern(self, one: int, other: int, units: Sequence[int]) -> Pattern:
         size, at = self._size, self._at
