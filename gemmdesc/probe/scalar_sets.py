@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from gemmdesc.descriptor import Short, Strided
 from gemmdesc.probe.allowed import Allowed
-from gemmdesc.probe.pieces import Index, Piece, take_apart, take_groups
+from gemmdesc.probe.pieces import Index, Piece, take_apart
 
 #: The largest integers that are tried, of spans, of units, and of units of parts that are folded in groups; above
 #: them what leaves a piece whole is allowed, and anything in a longer piece.
@@ -98,13 +99,14 @@ def _units(piece: Piece, count: int) -> _Mask:
 @lru_cache(maxsize=1024)
 def _grouped(piece: Piece, count: int) -> _Mask:
     candidates = _candidates(piece, _MOST_GROUPED)
+    first, nodes = piece.flat.begin[piece.node], set(zip(piece.flat.begin, piece.flat.end, strict=True))
     out = np.zeros(len(candidates), dtype=np.bool_)
     for unit in candidates.tolist():
         labels = piece.places // unit % count
         # Where leaves stand in order, what is one subtree is one run.
-        runs = 1 + np.count_nonzero(np.diff(labels))
-        if runs == len(np.unique(labels)):
-            out[unit - 1] = runs == 1 or take_groups(piece, Strided(count=count, unit=unit)) is not None
+        ends = [0, *(np.flatnonzero(np.diff(labels)) + 1).tolist(), len(labels)]
+        if len(ends) - 1 == len(np.unique(labels)):
+            out[unit - 1] = all((begin + first, end + first) in nodes for begin, end in pairwise(ends))
     return out
 
 
