@@ -64,9 +64,14 @@ class Partition:
             self._trials[data["rule"], records.key_of(data)] = data["given"]
 
     def seek_cuda_cores(self, rows: Sequence[Row]) -> list[Row]:
-        """From now on seek orders of classes that show no fused step too; the rows, less those without one so far."""
+        """From now on seek orders of classes that show no fused step too; the rows, less those without one so far.
+
+        What was given up by a stage that was cut short before it made rows is sought again.
+        """
         self.cuda_cores = True
-        unsought = {c for c, o in self.book.outcomes.items() if o.rule is None and _not_sought(o)}
+        taken = {c for r in rows for c in r.classes}
+        lacking = [(c, o) for c, o in self.book.outcomes.items() if o.rule is None]
+        unsought = {c for c, o in lacking if _not_sought(o) or (o.scalar and c not in taken)}
         for key in unsought:
             del self.book.outcomes[key]
         return [r for r in rows if r.solved.rule is not None or unsought.isdisjoint(r.classes)]
