@@ -26,12 +26,12 @@ from gemmdesc.rule import Rule, choose_rule
 #: Runs of one cut again and again that a nest may have.
 _MOST_RUNS = 5
 #: Work of a search for nests of so many runs, in cuts taken off one piece, and of what follows the first nest found.
-_MOST_WORK, _FURTHER_WORK = 300, 100
+_MOST_WORK, _FURTHER_WORK = 1000, 200
 #: The same of a search for nests whose outermost cut has parts folded in groups.
 _MOST_GROUPED_WORK = 1500
 #: Work of all searches for one structure, without groups and with them; and for two.
-_WORK = (900, 1500)
-_WORK_FOR_TWO = (3000, 6000)
+_WORK = (3000, 1500)
+_WORK_FOR_TWO = (6000, 6000)
 #: What a condition costs beside its expression where rules are put in order.
 _CONDITION_COSTS = 3
 #: A rule of simple expressions and this size beside which none of wider ones is sought.
