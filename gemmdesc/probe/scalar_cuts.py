@@ -62,12 +62,6 @@ def bounds_of(kind: Kind, piece: Piece) -> tuple[Bounds, ...]:
     return tuple(dict.fromkeys((b,) for b in found if b is not None))
 
 
-def unseen(kind: Kind, pieces: Sequence[Piece]) -> Bounds:
-    """What leaves each of the pieces in one part."""
-    beyond = Allowed.at_least(1 + max(int(p.places.max()) for p in pieces))
-    return (beyond,) if kind.short is not None else (None, beyond)
-
-
 def grouped_bounds(piece: Piece) -> list[Bounds]:
     """What a first strided cut allows whose parts are folded in groups: the first part is any subtree of place 0."""
     found: list[Bounds] = []

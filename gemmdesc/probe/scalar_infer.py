@@ -61,9 +61,9 @@ def infer_scalar_rules(
 ) -> tuple[Rule, ...] | Unexplained:
     """The rules that induce every tree read, simplest first, one for each behaviour on the readings and the domain.
 
-    They are those of the simplest expressions, then of the fewest cuts, that explain all readings: readings too small
-    to tell deeper nests apart leave other rules as well.  Where one structure does not suffice, rules of two, chosen by
-    the simplest conditions that do, follow.
+    They are those of the simplest expressions, then of the fewest runs of one cut, that explain all readings: readings
+    too small to tell deeper nests apart leave other rules as well.  Where one structure does not suffice, rules of two
+    stand, chosen by the simplest conditions that do.
 
     ``domain``, ``hints`` and ``names`` are those of :func:`gemmdesc.probe.learn.learn_integer`.  ``others``: rules that
     explained other classes, tried where these trees are too sparse to find a nest.  ``launched`` gives the readings and
@@ -86,6 +86,7 @@ def infer_scalar_rules(
     rules = list(_explained(found, _one_structure(readings, domain, wide)))
     if not rules and (seen := launched()) is not None:
         rules += _explained(_one_structure(*seen, replace(simple, names=(*names, *LAUNCH_NAMES))))
+        readings, domain = seen
     for offered, fewest in ((simple, _FEWEST_A_SIDE), (simple, 1), (wide, 1)):
         rules = rules or _two_structures(readings, domain, offered, fewest)
     if rules:
