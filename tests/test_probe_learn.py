@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.expressions import Call, Const, Expr, Operation, Var, evaluate, parse_expression, size
-from gemmdesc.probe.learn import Allowed, Example, learn_integer
+from gemmdesc.probe.allowed import Allowed
+from gemmdesc.probe.learn import Example, learn_integer
 from tests.probe_samples import environments
 
 KS = (129, 200, 264, 300, 512, 777, 1000, 1024, 1499)

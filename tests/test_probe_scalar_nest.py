@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby, islice
 
 import pytest
 from hypothesis import assume, given, settings
@@ -14,9 +15,9 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.expressions import Const, Expr
 from gemmdesc.normal_form import same_bits
+from gemmdesc.probe.allowed import Allowed
 from gemmdesc.probe.experiments import magnitudes
 from gemmdesc.probe.induced import induced_tree
-from gemmdesc.probe.learn import Allowed
 from gemmdesc.probe.pieces import ScalarNestError, explains, flatten, whole
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.scalar_cuts import FIRST, LAST, STRIDED, Kind
@@ -50,15 +51,20 @@ class Constants:
 
     def options(self, seen: Mapping[int, Allowed], given: Sequence[Expr]) -> list[Option]:
         low, high = max(a.low for a in seen.values()), min(a.high for a in seen.values())
-        return [Option(values=(v,), expressions=(Const(v),)) for v in range(low, min(high, low + 40) + 1)]
+        fitting = (v for v in range(low, min(high, low + 1000) + 1) if all(a.holds(v) for a in seen.values()))
+        return [Option(values=(v,), expressions=(Const(v),)) for v in islice(fitting, 41)]
+
+    def variables(self) -> list[Option]:
+        return []
 
 
 def compress_tree(tree: Tree, k: int) -> list[tuple[Chosen, ...]]:
-    """The nests of the fewest cuts that one tree allows, none where there are none."""
+    """The nests of the fewest runs of one cut that one tree allows, none where there are none."""
     piece = whole(flatten(tree), k)
-    for depth in range(piece.least_cuts, piece.least_cuts + 5):
+    for runs in range(5):
         try:
-            found = Search(Constants(), Work(20_000), 20_000).some(((piece,),), depth, 48, 20_000, grouped=False)
+            search = Search(Constants(), Work(20_000), 20_000)
+            found = search.some(search.nests(((piece,),), runs), 48, 20_000)
         except GivenUp:
             continue
         if found:
@@ -68,6 +74,10 @@ def compress_tree(tree: Tree, k: int) -> list[tuple[Chosen, ...]]:
 
 def layouts_of(nest: Sequence[Chosen]) -> tuple[Layout, ...]:
     return tuple(c.kind.layout([option.values[0] for option in c.integers]) for c in nest)
+
+
+def run_count(nest: tuple[Layout, ...]) -> int:
+    return len(list(groupby(nest)))
 
 
 def shown(nest: tuple[Layout, ...], k: int) -> tuple[Layout, ...]:
@@ -140,9 +150,9 @@ def test_a_nest_comes_back_from_its_tree(nest: tuple[Layout, ...], k: int) -> No
     least = shown(nest, k)
     found = compress_tree(tree_of(nest, k), k)
     assert all(tree_of(layouts_of(f), k) == tree_of(nest, k) for f in found)
-    assert len(found[0]) <= len(least)
+    assert run_count(layouts_of(found[0])) <= run_count(least)
     # With exact products and no narrower type the tree fixes the bits; normal forms agree where leaves are the same.
-    if len(found[0]) == len(least):
+    if run_count(layouts_of(found[0])) == run_count(least):
         assert any(same_bits(descriptor(layouts_of(f), k), descriptor(least, k), k) for f in found)
 
 
@@ -270,7 +280,8 @@ def test_blocks_folded_by_their_own_numbers_are_one_cut() -> None:
     desc = replace(desc, cuts=(replace(desc.cuts[0], fold=BLOCKS), *desc.cuts[1:]))
     piece = whole(flatten(induced_tree(desc, 700, range(700))), 700)
     assert not compress_tree(induced_tree(desc, 700, range(700)), 700)
-    (nest, *_) = Search(Constants(), Work(20_000), 20_000).some(((piece,),), 3, 1, 0, grouped=True)
+    search = Search(Constants(), Work(20_000), 20_000)
+    (nest, *_) = search.some(search.grouped(((piece,),), 3), 1, 0)
     assert layouts_of(nest) == (Strided(count=37, unit=4), Strided(count=2, unit=1), Strided(count=2, unit=1))
     # Of 37 blocks no more than two are left in the last groups, in which a chain does what a cut in two would.
     assert layouts_of(nest[0].fold) == BLOCKS[:2]

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from gemmdesc.descriptor import Short
 from gemmdesc.probe.nest import Level, NestError, compress_parts
-from gemmdesc.probe.tree import Oracle, Tree, TreeError, chain_items, chain_pairs, chain_steps, leaves, recover_tree
+from gemmdesc.probe.tree import (
+    Oracle,
+    Query,
+    Tree,
+    TreeError,
+    chain_items,
+    chain_pairs,
+    chain_steps,
+    leaves,
+    recover_tree,
+)
 
 
 def canonical(tree: Tree) -> Tree:
@@ -31,7 +41,7 @@ def exact_oracle(tree: Tree) -> Oracle:
                     return size(child, one, other)
         return len(leaves(node))
 
-    return lambda one, others: [size(tree, one, other) for other in others]
+    return lambda queries: [[size(tree, one, other) for other in others] for one, others in queries]
 
 
 @st.composite
@@ -67,13 +77,16 @@ def test_sites_need_not_be_consecutive() -> None:
 def test_one_wrong_size_of_the_first_site_is_never_explained(tree: Tree, data: st.DataObject) -> None:
     exact = exact_oracle(tree)
     others = sorted(leaves(tree))[1:]
-    sizes = dict(zip(others, exact(0, others), strict=True))
+    sizes = dict(zip(others, exact([(0, others)])[0], strict=True))
     victim = data.draw(st.sampled_from(others))
     # -1: the output was no count at all; or one site too many below every node.
     wrong = data.draw(st.sampled_from([-1, len(others) + 2]))
 
-    def oracle(one: int, asked: Sequence[int]) -> Sequence[int]:
-        return [wrong if one == 0 and o == victim else n for o, n in zip(asked, exact(one, asked), strict=True)]
+    def oracle(queries: Sequence[Query]) -> Sequence[Sequence[int]]:
+        return [
+            [wrong if one == 0 and o == victim else n for o, n in zip(asked, sizes, strict=True)]
+            for (one, asked), sizes in zip(queries, exact(queries), strict=True)
+        ]
 
     assert sizes[victim] != wrong
     with pytest.raises(TreeError):
@@ -82,9 +95,9 @@ def test_one_wrong_size_of_the_first_site_is_never_explained(tree: Tree, data: s
 
 def test_sizes_that_do_not_add_up() -> None:
     with pytest.raises(TreeError, match=r"^sizes must add up to subtrees \(got 2 sites below a node of size 3\)"):
-        recover_tree(range(3), lambda one, others: [3 if o == 1 else 4 for o in others])
+        recover_tree(range(3), lambda queries: [[3 if o == 1 else 4 for o in others] for _, others in queries])
     with pytest.raises(TreeError, match=r"^sites must not be empty"):
-        recover_tree([], lambda one, others: [])
+        recover_tree([], lambda queries: [[] for _ in queries])
 
 
 def test_chain_items() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,16 +11,19 @@ from typing import Any
 
 import pytest
 
+from gemmdesc.descriptor import Contiguous, GEMMDesc, Strided
 from gemmdesc.dtypes import DType
 from gemmdesc.probe.infer import Unexplained
 from gemmdesc.probe.scalar_infer import infer_scalar_rules
 from gemmdesc.probe.scalar_rule import ScalarReading, confirms
 from gemmdesc.probe.tree import Tree
 from gemmdesc.problem import GemmProblem, Transpose
-from gemmdesc.rule import Rule
+from gemmdesc.rule import Rule, evaluate_rule
 from tests.probe_samples import sample_answer
 
-OBSERVED: dict[str, Any] = json.loads((Path(__file__).parent / "observations" / "scalar_trees.json").read_text())
+FOLDER = Path(__file__).parent / "observations"
+OBSERVED: dict[str, Any] = json.loads((FOLDER / "scalar_trees.json").read_text())
+SPARSE: dict[str, Any] = json.loads(gzip.decompress((FOLDER / "h200-cublaslt-13.1.0-scalar.json.gz").read_bytes()))
 
 
 def tree_of(data: Any) -> Tree:
@@ -100,3 +104,48 @@ def test_blocks_that_take_turns_are_folded_in_groups() -> None:
     assert len(cut.fold) == 1
     assert len(lanes) == 7
     assert confirms(found[0], reading)
+
+
+#: Trees of classes with many slices or blocks, few sites in each: by answer and output type.
+SPARSE_CLASSES: dict[tuple[int, int, str], list[ScalarReading]] = {}
+for _row in SPARSE["trees"]:
+    _key = (_row["algo_id"], _row["custom_option"], _row["types"][2])
+    SPARSE_CLASSES.setdefault(_key, []).append(reading_of(_row))
+
+
+def test_where_the_sparse_trees_come_from() -> None:
+    provenance = SPARSE["provenance"]
+    assert (provenance["card"], provenance["library"]) == ("NVIDIA H200", "cuBLASLt 13.1.0")
+    assert (provenance["arch"], provenance["sm_count"]) == ("sm_90", 132)
+    assert provenance["build_id"] == "a7d443494f0d20c8b298dd11cdddca3029179b76"
+    assert provenance["command"].startswith("gemmdesc probe")
+
+
+@pytest.mark.parametrize(("option", "lanes"), [(56, 2), (68, 4), (92, 32)])
+def test_lanes_in_slices_are_found_though_few_sites_lie_in_one(option: int, lanes: int) -> None:
+    """A lane takes up to 64 k at a time, of a short slice as many as share it out; slices end at known k."""
+    readings = SPARSE_CLASSES[13, option, "bfloat16"]
+    found = infer_scalar_rules(readings, [r.environment for r in readings])
+    assert not isinstance(found, Unexplained), found.reason
+    assert all(confirms(rule, r) for rule in found for r in readings)
+    for splitk, k in ((16, 16 * 1000), (33, 33 * 11 - 1), (64, 64 * 100)):
+        chunk = -(-k // splitk)
+        desc = evaluate_rule(found[0], {**readings[0].environment, "k": k, "splitk_num": splitk})
+        assert isinstance(desc, GEMMDesc)
+        unit = min(64, -(-chunk // lanes))
+        wanted = (Contiguous(span=chunk), *[Strided(count=2, unit=unit)] * (lanes.bit_length() - 1))
+        assert tuple(cut.layout for cut in desc.cuts) == wanted
+
+
+def test_blocks_are_folded_as_a_tree_over_their_numbers_in_two_kernels() -> None:
+    """Two elements a load where both operands are stored along k, else one: a condition chooses."""
+    readings = SPARSE_CLASSES[14, 0, "float32"]
+    found = infer_scalar_rules(readings, [r.environment for r in readings])
+    assert not isinstance(found, Unexplained), found.reason
+    assert all(confirms(rule, r) for rule in found for r in readings)
+    assert [str(when) for when, _ in found[0].branches] == ["min(a_unit_k, b_unit_k)", "None"]
+    for (_, branch), elements in zip(found[0].branches, (2, 1), strict=True):
+        assert [str(e) for path, e in branch.integers if path.startswith("cuts.0.layout")] == [
+            "splitk_num", str(128 * elements)
+        ]  # fmt: skip
+        assert [str(e) for path, e in branch.integers if path.startswith("cuts.0.fold")][:4] == ["4", "1", "8", "1"]

@@ -73,18 +73,19 @@ def _again(outcome: ClassOutcome, hints: tuple[Expr, ...], book: RuleBook) -> Ag
 
     readings, recorded = outcome.readings, outcome.rule
     assert recorded is not None
-    domain = [environment(r.problem, r.answer, None) for r in readings]
+    domain = [environment(r.problem, r.answer, r.launch) for r in readings]
     rules: tuple[Rule, ...] | Unexplained
     if is_scalar(recorded):
         trees = [tree for r in readings if (tree := scalar_reading(r)) is not None]
-        rules = infer_scalar_rules(trees, domain, hints)
+        known = all(t.launch is not None for t in trees)
+        rules = infer_scalar_rules(trees, domain, hints, launched=lambda: (trees, domain) if known else None)
     else:
         preferred = book.pool.expressions(readings[0].answer.algo_id)
         rules = infer_rules(readings, domain, hints, preferred, book.zero_exponent())
     if isinstance(rules, Unexplained):
         return Again(label=outcome.label, readings=len(readings), survivors=0, same=False, reason=rules.reason)
     wide = book.calibrated(recorded)
-    same = any(all(same_rule(wide, rule, r.problem, r.answer) for r in readings) for rule in rules)
+    same = any(all(same_rule(wide, rule, r.problem, r.answer, r.launch) for r in readings) for rule in rules)
     return Again(label=outcome.label, readings=len(readings), survivors=len(rules), same=same, reason="")
 
 

@@ -71,10 +71,14 @@ def rival_draws(seed: int, count: int, first: int = 0) -> tuple[Draw, ...]:
 
 def surroundings(library: Library, example: Example, rules: Sequence[Rule]) -> dict[str, int]:
     """The variables of the example; the library's launch is asked for where one of the rules needs it."""
-    values = environment(example.problem, example.answer, None)
-    if all(rule.variables - PLACE <= set(values) for rule in rules):
-        return values
-    return environment(example.problem, example.answer, library.launch(example.problem, example.answer))
+    needed = any(needs_launch(rule, example) for rule in rules)
+    launch = library.launch(example.problem, example.answer) if needed else None
+    return environment(example.problem, example.answer, launch)
+
+
+def needs_launch(rule: Rule, example: Example) -> bool:
+    """Whether the rule has variables that only the example's launch gives."""
+    return not rule.variables - PLACE <= set(environment(example.problem, example.answer, None))
 
 
 def describe(rule: Rule, values: Mapping[str, int]) -> tuple[Region, ...] | None:

@@ -25,9 +25,10 @@ from gemmdesc.descriptor import (
 from gemmdesc.dtypes import DType
 from gemmdesc.expressions import Const, Expr, Var, evaluate
 from gemmdesc.normal_form import normal_form
+from gemmdesc.probe.allowed import Allowed
 from gemmdesc.probe.epilogues import with_epilogues
 from gemmdesc.probe.formats import operand_casts
-from gemmdesc.probe.learn import Allowed, Example, learn_integer
+from gemmdesc.probe.learn import Example, learn_integer
 from gemmdesc.probe.nest import Level, NestError, compress_parts
 from gemmdesc.probe.reading import Reading, StepArithmetic
 from gemmdesc.probe.steps import StepOption, step_options

@@ -170,7 +170,7 @@ def _ruled(library: Library, reading: Reading, item: ReadItem) -> dict[str, Any]
 
 def rules_of(readings: Sequence[Reading]) -> tuple[Rule, ...] | Unexplained:
     """The rules that the readings allow, of matrix steps or of CUDA-core chains, told apart on their own problems."""
-    domain = [environment(r.problem, r.answer, None) for r in readings]
+    domain = [environment(r.problem, r.answer, r.launch) for r in readings]
     zero = next((r.arithmetic.zero_exponent for r in readings if r.arithmetic.zero_exponent is not None), None)
     if any(r.fused for r in readings):
         return infer_rules(readings, domain, zero_exponent=zero)
@@ -183,7 +183,8 @@ def rules_of(readings: Sequence[Reading]) -> tuple[Rule, ...] | Unexplained:
     ]
     if len(trees) < len(readings):
         return Unexplained(reason="the sizes read fit no tree", scalar=True)
-    found = infer_scalar_rules(trees, domain)
+    known = all(t.launch is not None for t in trees)
+    found = infer_scalar_rules(trees, domain, launched=lambda: (trees, domain) if known else None)
     if isinstance(found, Unexplained):
         return found
     formed = with_epilogues(with_formats(found, readings), readings)

@@ -18,42 +18,17 @@ import numpy.typing as npt
 
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.expressions import Call, Const, Expr, Operation, Var, apply, evaluate_all, size, variables
+from gemmdesc.probe.allowed import Allowed
 
 Values = npt.NDArray[np.int64]
 Index = npt.NDArray[np.intp]
 _BINARY = tuple(o for o in Operation if o.arity == 2)
-_LARGEST = 2**62
 #: How many single grains are nested once more.
 _GRAINS = 400
 #: How many one-operation expressions are joined with all of them in the last stage.
 _WIDE = 300
 #: Pairs of expressions that are tried at once: their values stay in a cache.
 _BLOCK = 1 << 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class Allowed:
-    """The integers that one reading leaves open: ``low`` .. ``high``, both included."""
-
-    low: int
-    high: int
-
-    @classmethod
-    def exactly(cls, value: int) -> Allowed:
-        return cls(low=value, high=value)
-
-    @classmethod
-    def at_least(cls, value: int) -> Allowed:
-        return cls(low=value, high=_LARGEST)
-
-    @property
-    def open(self) -> bool:
-        """Whether any larger integer is allowed, too."""
-        return self.high == _LARGEST
-
-    @property
-    def exact(self) -> bool:
-        return self.low == self.high
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,22 +99,23 @@ class _Search:
         self,
         examples: Sequence[Example],
         domain: Sequence[Mapping[str, int]],
-        variables: tuple[Sequence[str], Sequence[str]],
+        offered: tuple[Sequence[str], Sequence[str]],
         given: Sequence[Expr],
         *,
         lone: bool,
     ) -> None:
         every = [*(e.environment for e in examples), *domain]
-        self._names, self._conditions = ([n for n in v if all(n in e for e in every)] for v in variables)
-        known = (*self._names, *self._conditions)
-        self._all = {n: np.array([e[n] for e in every], dtype=np.int64) for n in known}
+        self._names, self._conditions = ([n for n in v if all(n in e for e in every)] for v in offered)
+        known = {*self._names, *self._conditions, *(n for e in given for n in variables(e))}
+        self._all = {n: np.array([e[n] for e in every], dtype=np.int64) for n in sorted(known)}
         self._width = len(every)
         self._read = len(examples)
         self._low = np.array([e.allowed.low for e in examples], dtype=np.int64)
         self._high = np.array([e.allowed.high for e in examples], dtype=np.int64)
+        self._tables = {i: np.frombuffer(e.allowed.table, np.bool_) for i, e in enumerate(examples) if e.allowed.table}
         # The readings that leave least open come first: they turn most expressions away.
-        self._by_room = np.argsort(self._high - self._low, kind="stable")
-        read = Counter(e.allowed.low for e in examples if e.allowed.exact and e.allowed.low <= 4096)
+        self._by_room = np.argsort([e.allowed.room for e in examples], kind="stable")
+        read = Counter(v for e in examples if (v := e.allowed.sole) is not None and v <= 4096)
         exact = {value for value, count in read.items() if lone or count > 1}
         constants = sorted({2**i for i in range(11)} | exact)[:24]
         self._grain_constants = [c for c in constants if 4 <= c <= 256 and c & (c - 1) == 0]
@@ -192,8 +168,10 @@ class _Search:
         yield from self._pairs(_take(one, np.arange(min(len(one), _WIDE))), one)
 
     def _consistent(self, bank: _Bank) -> Iterator[_Bank]:
-        values = bank.values[:, : self._read]
-        yield _take(bank, np.flatnonzero(((values >= self._low) & (values <= self._high)).all(axis=1)))
+        kept = np.arange(len(bank))
+        for reading in self._by_room:
+            kept = kept[self._allowed(bank.values[kept, reading], reading)]
+        yield _take(bank, kept)
 
     def _pairs(self, left: _Bank, right: _Bank, operations: Sequence[Operation] = _BINARY) -> Iterator[_Bank]:
         """Consistent applications of the operations to one of each bank; in both orders if of all operations."""
@@ -220,7 +198,11 @@ class _Search:
                 yield _applications(operation, _take(left, i), _take(right, j))
 
     def _allowed(self, values: Values, reading: np.intp) -> npt.NDArray[np.bool_]:
-        return np.asarray((values >= self._low[reading]) & (values <= self._high[reading]), dtype=np.bool_)
+        fits = np.asarray((values >= self._low[reading]) & (values <= self._high[reading]), dtype=np.bool_)
+        table = self._tables.get(int(reading))
+        if table is not None:
+            fits &= table[np.clip(values, 1, len(table)) - 1] | (values > len(table))
+        return fits
 
 
 def _smallest(found: Iterator[_Bank]) -> list[Expr]:

@@ -64,9 +64,14 @@ class Partition:
             self._trials[data["rule"], records.key_of(data)] = data["given"]
 
     def seek_cuda_cores(self, rows: Sequence[Row]) -> list[Row]:
-        """From now on seek orders of classes that show no fused step too; the rows, less those without one so far."""
+        """From now on seek orders of classes that show no fused step too; the rows, less those without one so far.
+
+        What was given up by a stage that was cut short before it made rows is sought again.
+        """
         self.cuda_cores = True
-        unsought = {c for c, o in self.book.outcomes.items() if o.rule is None and _not_sought(o)}
+        taken = {c for r in rows for c in r.classes}
+        lacking = [(c, o) for c, o in self.book.outcomes.items() if o.rule is None]
+        unsought = {c for c, o in lacking if _not_sought(o) or (o.scalar and c not in taken)}
         for key in unsought:
             del self.book.outcomes[key]
         return [r for r in rows if r.solved.rule is not None or unsought.isdisjoint(r.classes)]
@@ -85,7 +90,18 @@ class Partition:
         for key in (c for r in silent for c in r.classes):
             self.book.outcomes.pop(key, None)
         again = self._work([Node(classes=r.classes, named=r.named) for r in silent]) if self.book.rules else silent
-        return [*(r for r in rows if r not in silent), *again]
+        rows = [*(r for r in rows if r not in silent), *again]
+        # Kernels are the same for several types: what one class's trees were too few for, another's may have shown.
+        lacking = [r for r in rows if self._may_be_lent(r)]
+        for key in (c for r in lacking for c in r.classes):
+            self.book.outcomes.pop(key, None)
+        return [*(r for r in rows if r not in lacking), *self._work([_whole([r]) for r in lacking])]
+
+    def _may_be_lent(self, row: Row) -> bool:
+        """Whether CUDA-core chains of a class of the family have a rule, and the row's have none."""
+        solved = {_family(c) for c, o in self.book.outcomes.items() if o.rule is not None and is_scalar(o.rule)}
+        unsolved = row.solved.rule is None and any(self.book.is_scalar(c) for c in row.classes)
+        return self.cuda_cores and unsolved and _family(row.classes[0]) in solved
 
     def repair(self, tally: Tally, failed: Sequence[tuple[Row, Mapping[AnswerKey, Variant]]]) -> list[Row]:
         """Rows in place of those whose rule failed; ``failed`` gives each one a problem of every class it failed on."""

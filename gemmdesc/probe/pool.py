@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from gemmdesc.expressions import Call, Expr, evaluate
-from gemmdesc.probe.learn import Allowed, Example, learn_integer
+from gemmdesc.probe.allowed import Allowed
+from gemmdesc.probe.learn import Example, learn_integer
 from gemmdesc.probe.nest import NestError, compress_parts
 from gemmdesc.probe.reading import Reading
 from gemmdesc.problem import environment

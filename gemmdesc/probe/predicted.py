@@ -9,6 +9,7 @@ from math import log2
 from gemmdesc.descriptor import Accumulator, GEMMDesc, ResidueLast, ScalarStep, Start
 from gemmdesc.expressions import Const, Var
 from gemmdesc.library.interface import Library
+from gemmdesc.probe.compare import needs_launch
 from gemmdesc.probe.courses import has_epilogue
 from gemmdesc.probe.experiments import ReferenceFailed, magnitudes_of
 from gemmdesc.probe.reader import LibraryReader
@@ -63,7 +64,8 @@ def predicts(library: Library, example: Example, rule: Rule) -> bool:
     if tree is None:
         return False
     zero = read_negative_zero(reader, problem.k)
-    seen = ScalarReading(problem=problem, answer=example.answer, launch=None, tree=tree, negative_zero=zero)
+    launch = library.launch(problem, example.answer) if needs_launch(rule, example) else None
+    seen = ScalarReading(problem=problem, answer=example.answer, launch=launch, tree=tree, negative_zero=zero)
     return confirms(rule, seen)
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from gemmdesc.descriptor import Contiguous, Layout, Short, Strided
-from gemmdesc.probe.learn import Allowed
+from gemmdesc.probe.allowed import Allowed
 from gemmdesc.probe.pieces import Index, Piece
 
 #: Values of one integer that are looked at where sites are too sparse to fix it.
@@ -60,12 +60,6 @@ def bounds_of(kind: Kind, piece: Piece) -> tuple[Bounds, ...]:
         return tuple(dict.fromkeys(b for parts in _splits(piece)[::-1] if (b := _strided(parts)) is not None))
     found = [_hull(_spans_of(piece, lows, highs, kind.short)) for lows, highs in _ascending(piece, kind.short)[::-1]]
     return tuple(dict.fromkeys((b,) for b in found if b is not None))
-
-
-def unseen(kind: Kind, pieces: Sequence[Piece]) -> Bounds:
-    """What leaves each of the pieces in one part."""
-    beyond = Allowed.at_least(1 + max(int(p.places.max()) for p in pieces))
-    return (beyond,) if kind.short is not None else (None, beyond)
 
 
 def grouped_bounds(piece: Piece) -> list[Bounds]:

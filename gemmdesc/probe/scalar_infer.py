@@ -7,59 +7,67 @@ and each side is explained by itself.  A rule is kept only if the descriptor tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
-from gemmdesc.descriptor import GEMMDesc, Start
+from gemmdesc.descriptor import Start
 from gemmdesc.expressions import Expr, Var, call, evaluate, evaluate_all, size
+from gemmdesc.probe.allowed import Allowed
 from gemmdesc.probe.infer import Unexplained
-from gemmdesc.probe.learn import Allowed, Example, learn_integer
+from gemmdesc.probe.learn import Example, learn_integer
 from gemmdesc.probe.pieces import ScalarNestError
-from gemmdesc.probe.scalar_rule import ScalarReading, confirms, lend, scalar_rule, shape
+from gemmdesc.probe.scalar_rule import ScalarReading, confirms, lent_rules, scalar_rule, told_apart
 from gemmdesc.probe.scalar_search import Chosen, GivenUp, Option, Search, Work
-from gemmdesc.rule import Rule, choose_rule, evaluate_rule
+from gemmdesc.rule import Rule, choose_rule
 
-#: Cuts more than the trees need at least that are tried.
-_SPARE_CUTS = 5
-#: Work of a search for nests of one depth, in cuts taken off one piece, and of what follows the first nest found.
-_MOST_WORK, _FURTHER_WORK = 300, 60
-#: The same with groups: the parts of blocks that take turns are many, and few trees have any.
-_MOST_GROUPED_WORK = 900
-#: Work of all searches for one structure, by the operations of expressions, without groups and with them; and for two.
-_WORK = {1: (900, 2400), 2: (900, 900)}
-_WORK_FOR_TWO = (3000, 6000)
+#: Runs of one cut again and again that a nest may have.
+_MOST_RUNS = 5
+#: Work of a search for nests of so many runs, in cuts taken off one piece, and of what follows the first nest found.
+_MOST_WORK, _FURTHER_WORK = 1000, 200
+#: The same of a search for nests whose outermost cut has parts folded in groups.
+_MOST_GROUPED_WORK = 1500
+#: Work of all searches for one structure, without groups and with them; and for two.
+_WORK = (3000, 1500)
+_WORK_FOR_TWO = (6000, 6000)
 #: What a condition costs beside its expression where rules are put in order.
 _CONDITION_COSTS = 3
+#: A rule of simple expressions and this size beside which none of wider ones is sought.
+_SIMPLE = 14
 #: Readings on either side of a condition while expressions are simple: of fewer, almost any division explains them.
 _FEWEST_A_SIDE = 2
 #: Nests that are told apart, and spellings of their integers.
 _NESTS, _SPELLINGS = 4, 12
 #: Expressions kept for one integer, and different values of it that are tried.
 _EXPRESSIONS, _OPTIONS = 24, 6
-#: Environments, of those where integers differ, on which rules are told apart by the trees that they give.
-_TOLD_APART_ON = 10
+#: Variables of arithmetic: of the problem and the answer, and of the launch, where the answer does not fix the order.
+NAMES = ("k", "splitk_num")
+LAUNCH_NAMES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 #: Variables that may choose between structures.
 CONDITIONS = ("transa", "transb", "a_unit_k", "b_unit_k")
+#: Readings, and the environments of a domain, with what the library launches.
+Launched = tuple[Sequence[ScalarReading], Sequence[Mapping[str, int]]]
 
 
 def infer_scalar_rules(
     readings: Sequence[ScalarReading],
     domain: Sequence[Mapping[str, int]],
     hints: Sequence[Expr] = (),
-    names: Sequence[str] = ("k", "splitk_num"),
+    names: Sequence[str] = NAMES,
     others: Sequence[Rule] = (),
+    launched: Callable[[], Launched | None] = lambda: None,
 ) -> tuple[Rule, ...] | Unexplained:
     """The rules that induce every tree read, simplest first, one for each behaviour on the readings and the domain.
 
-    They are those of the simplest expressions, then of the fewest cuts, that explain all readings: readings too small
-    to tell deeper nests apart leave other rules as well.  Where simple expressions do not suffice for one structure,
-    rules of two, chosen by the simplest conditions that do, stand beside those of wider expressions.
+    They are those of the simplest expressions, then of the fewest runs of one cut, that explain all readings: readings
+    too small to tell deeper nests apart leave other rules as well.  Where one structure does not suffice, rules of two
+    stand, chosen by the simplest conditions that do.
 
     ``domain``, ``hints`` and ``names`` are those of :func:`gemmdesc.probe.learn.learn_integer`.  ``others``: rules that
-    explained other classes, tried where these trees are too sparse to find a nest.
+    explained other classes, tried where these trees are too sparse to find a nest.  ``launched`` gives the readings and
+    the domain with their launches, and is called where the problem and the answer do not fix one structure.
 
     The start is that of the chains: ``first`` where all-(-0.0) products come out as -0.0, else ``zero``, under which no
     fold's start shows.  Trees show neither whether products are fused (exact ones never do) nor types narrower than
@@ -67,19 +75,27 @@ def infer_scalar_rules(
     """
     if not readings:
         return Unexplained(reason="there are no readings")
-    simple = _Offered(hints=hints, names=names, others=(), operations=1)
-    wide = _Offered(hints=hints, names=names, others=others, operations=2)
-    found = _one_structure(readings, domain, simple, *map(Work, _WORK[1]))
-    if not isinstance(found, Unexplained) or not found.scalar:
+    simple, wide = (_Offered(hints=hints, names=names, operations=n) for n in (1, 2))
+    found = _one_structure(readings, domain, simple)
+    if isinstance(found, Unexplained):
+        lent = lent_rules(readings, domain, others) if found.scalar else ()
+        if lent or not found.scalar:
+            return lent or found
+    elif _complexity(found[0]) <= _SIMPLE:
         return found
-    found = _one_structure(readings, domain, wide, *map(Work, _WORK[2]))
-    rules = [] if isinstance(found, Unexplained) else list(found)
-    rules += _two_structures(readings, domain, simple, _FEWEST_A_SIDE)
-    if not rules:
-        rules = _two_structures(readings, domain, wide, 1)
-    if not rules:
-        return found
-    return _told_apart(sorted(rules, key=_complexity), [r.environment for r in readings], domain)
+    rules = list(_explained(found, _one_structure(readings, domain, wide)))
+    if not rules and (seen := launched()) is not None:
+        rules += _explained(_one_structure(*seen, replace(simple, names=(*names, *LAUNCH_NAMES))))
+        readings, domain = seen
+    for offered, fewest in ((simple, _FEWEST_A_SIDE), (simple, 1), (wide, 1)):
+        rules = rules or _two_structures(readings, domain, offered, fewest)
+    if rules:
+        return told_apart(sorted(rules, key=_complexity), [r.environment for r in readings], domain)
+    return found
+
+
+def _explained(*found: tuple[Rule, ...] | Unexplained) -> Iterator[Rule]:
+    return (rule for rules in found if not isinstance(rules, Unexplained) for rule in rules)
 
 
 def _complexity(rule: Rule) -> int:
@@ -91,11 +107,10 @@ def _complexity(rule: Rule) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Offered:
-    """What rules may be made of: see :func:`infer_scalar_rules`; ``operations``: of an expression, at most."""
+    """What integers may be made of: see :func:`infer_scalar_rules`; ``operations``: of an expression, at most."""
 
     hints: Sequence[Expr]
     names: Sequence[str]
-    others: Sequence[Rule]
     operations: int
 
 
@@ -103,24 +118,20 @@ def _one_structure(
     readings: Sequence[ScalarReading],
     domain: Sequence[Mapping[str, int]],
     offered: _Offered,
-    plain: Work,
-    grouped: Work,
+    work: tuple[Work, Work] | None = None,
 ) -> tuple[Rule, ...] | Unexplained:
+    """``work``: without groups and with them, which several searches may share."""
     seen = {r.negative_zero for r in readings} - {None}
     if len(seen) > 1:
         return Unexplained(
             reason="products of -0.0 come out as -0.0 in some readings and as +0.0 in others", scalar=True
         )
     start = Start.FIRST if True in seen else Start.ZERO
+    plain, grouped = work or (Work(_WORK[0]), Work(_WORK[1]))
     try:
-        found = _Class(readings, start, domain, offered).rules(plain, grouped)
+        return _Class(readings, start, domain, offered).rules(plain, grouped)
     except ScalarNestError as error:
         return Unexplained(reason=str(error))
-    if isinstance(found, Unexplained):
-        lent = [lend(rule, readings[0].problem, start) for rule in offered.others]
-        lent = [rule for rule in lent if all(confirms(rule, r) for r in readings)]
-        return _told_apart(lent, [r.environment for r in readings], domain) if lent else found
-    return found
 
 
 def _two_structures(
@@ -133,7 +144,7 @@ def _two_structures(
 
     ``fewest``: readings on either side.
     """
-    plain, grouped = map(Work, _WORK_FOR_TWO)
+    work = (Work(_WORK_FOR_TWO[0]), Work(_WORK_FOR_TWO[1]))
     made: dict[frozenset[int], tuple[Rule, ...]] = {}
 
     def explained(numbers: frozenset[int]) -> tuple[Rule, ...]:
@@ -142,7 +153,7 @@ def _two_structures(
             return ()
         if numbers not in made:
             own = [readings[i] for i in sorted(numbers)]
-            found = _one_structure(own, domain, offered, plain, grouped)
+            found = _one_structure(own, domain, offered, work)
             made[numbers] = () if isinstance(found, Unexplained) else found
         return made[numbers]
 
@@ -187,31 +198,47 @@ class _Class:
     def rules(self, plain: Work, grouped: Work) -> tuple[Rule, ...] | Unexplained:
         """One rule for each behaviour, of the fewest cuts, without groups if possible; with the work left for both."""
         pieces = tuple((r.piece,) for r in self._readings)
-        least = max(r.piece.least_cuts for r in self._readings)
-        reason = f"no nest of up to {least + _SPARE_CUTS} cuts with integers of the space has the trees read"
-        for work, most, groups in ((plain, _MOST_WORK, False), (grouped, _MOST_GROUPED_WORK, True)):
-            for depth in range(1 if groups else least, least + _SPARE_CUTS + 1):
-                search = Search(self, work, most)
-                try:
-                    rules = self._made(search.some(pieces, depth, _NESTS, _FURTHER_WORK, grouped=groups))
-                except GivenUp:
-                    reason = "sites are too sparse to find a nest of cuts"
-                    continue
-                if rules:
-                    return rules
+        reason = f"no nest of up to {_MOST_RUNS} kinds of cuts with integers of the space has the trees read"
+        for runs in range(_MOST_RUNS + 1):
+            search = Search(self, plain, _MOST_WORK)
+            try:
+                rules = self._made(search.some(search.nests(pieces, runs), _NESTS, _FURTHER_WORK))
+            except GivenUp:
+                reason = "sites are too sparse to find a nest of cuts"
+                continue
+            if rules:
+                return rules
+        search = Search(self, grouped, _MOST_GROUPED_WORK)
+        try:
+            rules = self._made(search.some(search.grouped(pieces, _MOST_RUNS - 1), _NESTS, _FURTHER_WORK))
+        except GivenUp:
+            reason = "sites are too sparse to find a nest of cuts"
+            rules = ()
+        if rules:
+            return rules
         return Unexplained(reason=reason, scalar=True)
 
     def options(self, seen: Mapping[int, Allowed], given: Sequence[Expr]) -> Sequence[Option]:
         """See :class:`gemmdesc.probe.scalar_search.Integers`."""
         key = (tuple(seen.items()), tuple(given))
         if key not in self._learned:
-            examples = [Example(environment=self._environments[r], allowed=a) for r, a in seen.items()]
-            found = learn_integer(
-                examples, self._domain, names=self._offered.names, given=given, hints=self._offered.hints,
-                most=_EXPRESSIONS, lone=False, operations=self._offered.operations,
-            )  # fmt: skip
-            self._learned[key] = self._options(found)
+            # A cut sees the part that it divides: what follows from the cuts above comes first.
+            inner = self._options(self._found(seen, given, ())) if given else ()
+            every = (*inner, *self._options(self._found(seen, given, self._offered.names)))
+            self._learned[key] = tuple({option.values: option for option in every[::-1]}.values())[::-1]
         return self._learned[key]
+
+    def variables(self) -> Sequence[Option]:
+        """See :class:`gemmdesc.probe.scalar_search.Integers`."""
+        names = [n for n in self._offered.names if n != "k" and n in self._columns]
+        return [o for o in self._options([Var(n) for n in names]) if max(o.values) > 1]
+
+    def _found(self, seen: Mapping[int, Allowed], given: Sequence[Expr], names: Sequence[str]) -> Sequence[Expr]:
+        examples = [Example(environment=self._environments[r], allowed=a) for r, a in seen.items()]
+        return learn_integer(
+            examples, self._domain, names=names, given=given, hints=self._offered.hints if names else (),
+            most=_EXPRESSIONS, lone=False, operations=self._offered.operations,
+        )  # fmt: skip
 
     def _options(self, found: Sequence[Expr]) -> tuple[Option, ...]:
         by_values: dict[tuple[int, ...], list[Expr]] = {}
@@ -228,7 +255,7 @@ class _Class:
             # All spellings of one nest give the same integers where trees were read.
             if spelled and all(confirms(spelled[0], r) for r in self._readings):
                 rules += spelled
-        return _told_apart(rules, self._environments, self._domain)
+        return told_apart(rules, self._environments, self._domain)
 
     def _spelled(self, nest: tuple[Chosen, ...]) -> Iterator[Rule]:
         """The nest with one expression for each integer, the same one for integers that allow the same."""
@@ -262,26 +289,3 @@ def _paths(prefix: str, nest: Sequence[Chosen]) -> Iterator[tuple[str, Option]]:
         for name, option in zip(chosen.kind.names, chosen.integers, strict=True):
             yield f"{where}.{name}", option
         yield from _paths(f"{prefix}.{i}.fold", chosen.fold)
-
-
-def _told_apart(
-    rules: Sequence[Rule], environments: Sequence[Mapping[str, int]], domain: Sequence[Mapping[str, int]]
-) -> tuple[Rule, ...]:
-    """The first rule of each behaviour, where their integers differ on readings or domain."""
-    if len(rules) < 2:
-        return tuple(rules)
-    everywhere = [*environments, *domain]
-    descs = {rule: tuple(_described(rule, e) for e in everywhere) for rule in rules}
-    alike = {d: rule for rule, d in reversed(descs.items())}
-    kept = [rule for rule in descs if alike[descs[rule]] is rule]
-    differ = [i for i, column in enumerate(zip(*(descs[r] for r in kept), strict=True)) if len(set(column)) > 1]
-    differ.sort(key=lambda i: everywhere[i]["k"])
-    chosen = [everywhere[i] for i in differ[:: max(1, len(differ) // _TOLD_APART_ON)]][:_TOLD_APART_ON]
-    shapes = {rule: tuple(shape(rule, e) for e in chosen) for rule in kept}
-    first = {s: rule for rule, s in reversed(shapes.items())}
-    return tuple(rule for rule in kept if first[shapes[rule]] is rule)
-
-
-def _described(rule: Rule, environment: Mapping[str, int]) -> GEMMDesc | None:
-    desc = evaluate_rule(rule, environment)
-    return desc if isinstance(desc, GEMMDesc) else None

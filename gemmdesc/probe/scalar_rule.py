@@ -12,13 +12,15 @@ from gemmdesc.expressions import Expr, Var
 from gemmdesc.probe.induced import induced_tree
 from gemmdesc.probe.pieces import Piece, flatten, whole
 from gemmdesc.probe.scalar_cuts import Kind
+from gemmdesc.probe.sites import sampled_sites
 from gemmdesc.probe.tree import Tree
-from gemmdesc.probe.walks import sampled_sites
 from gemmdesc.problem import AlgoConfig, GemmProblem, Launch, environment
 from gemmdesc.rule import Rule, evaluate_rule, make_rule
 
 #: Sites by which rules are told apart.
 SHAPE_SITES = 96
+#: Environments, of those where integers differ, on which rules are told apart by the trees that they give.
+_TOLD_APART_ON = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,3 +115,36 @@ def confirms(rule: Rule, reading: ScalarReading) -> bool:
         return False
     sites = reading.piece.flat.sites.tolist()
     return induced_tree(desc, reading.problem.k, sites) == reading.tree
+
+
+def lent_rules(
+    readings: Sequence[ScalarReading], domain: Sequence[Mapping[str, int]], others: Sequence[Rule]
+) -> tuple[Rule, ...]:
+    """Rules of other classes that explain all readings."""
+    start = Start.FIRST if any(r.negative_zero for r in readings) else Start.ZERO
+    lent = (lend(rule, readings[0].problem, start) for rule in others)
+    fitting = [rule for rule in lent if all(confirms(rule, r) for r in readings)]
+    return told_apart(fitting, [r.environment for r in readings], domain)
+
+
+def told_apart(
+    rules: Sequence[Rule], environments: Sequence[Mapping[str, int]], domain: Sequence[Mapping[str, int]]
+) -> tuple[Rule, ...]:
+    """The first rule of each behaviour, where their integers differ on readings or domain."""
+    if len(rules) < 2:
+        return tuple(rules)
+    everywhere = [*environments, *domain]
+    descs = {rule: tuple(_described(rule, e) for e in everywhere) for rule in rules}
+    alike = {d: rule for rule, d in reversed(descs.items())}
+    kept = [rule for rule in descs if alike[descs[rule]] is rule]
+    differ = [i for i, column in enumerate(zip(*(descs[r] for r in kept), strict=True)) if len(set(column)) > 1]
+    differ.sort(key=lambda i: everywhere[i]["k"])
+    chosen = [everywhere[i] for i in differ[:: max(1, len(differ) // _TOLD_APART_ON)]][:_TOLD_APART_ON]
+    shapes = {rule: tuple(shape(rule, e) for e in chosen) for rule in kept}
+    first = {s: rule for rule, s in reversed(shapes.items())}
+    return tuple(rule for rule in kept if first[shapes[rule]] is rule)
+
+
+def _described(rule: Rule, environment: Mapping[str, int]) -> GEMMDesc | None:
+    desc = evaluate_rule(rule, environment)
+    return desc if isinstance(desc, GEMMDesc) else None

@@ -8,15 +8,16 @@ are chains induces exactly the trees that were read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import chain, islice
 from typing import Protocol
 
 from gemmdesc.expressions import Expr, size
-from gemmdesc.probe.learn import Allowed
+from gemmdesc.probe.allowed import Allowed
 from gemmdesc.probe.pieces import Piece, take_apart, take_groups
-from gemmdesc.probe.scalar_cuts import FIRST, LAST, STRIDED, Bounds, Kind, bounds_of, grouped_bounds, unseen
+from gemmdesc.probe.scalar_cuts import FIRST, LAST, STRIDED, Kind, bounds_of, grouped_bounds
+from gemmdesc.probe.scalar_sets import groups_allowed, spans_allowed, units_allowed
 
 #: Cuts that may be tried on a single piece, as work units of ``_PIECES_AT_ONCE`` pieces.
 _PIECES_AT_ONCE = 8
@@ -24,8 +25,8 @@ _PIECES_AT_ONCE = 8
 _PROPOSALS, _ADDED = 12, 6
 #: Ways in which one reading may show a cut that are followed.
 _WAYS = 6
-#: Layouts that may group the parts of one cut.
-_MOST_GROUPINGS = 6
+#: Runs of one layout that may group the parts of one cut.
+_MOST_GROUPINGS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,13 @@ class Integers(Protocol):
         """Options that every reading in ``seen`` allows, simplest first; ``given`` expressions count as variables."""
         ...
 
+    def variables(self) -> Sequence[Option]:
+        """The variables that may be a number of parts."""
+        ...
 
+
+#: A cut that was tried: its kind, and the values of each of its integers, one a reading.
+Tried = tuple[Kind, tuple[tuple[int, ...], ...]]
 #: The pieces of each reading that are not explained yet.
 Pieces = tuple[tuple[Piece, ...], ...]
 
@@ -84,15 +91,15 @@ class Search:
     def __init__(self, integers: Integers, work: Work, most: int) -> None:
         self._integers, self._work, self._left = integers, work, most
 
-    def some(self, pieces: Pieces, depth: int, most: int, further: int, *, grouped: bool) -> list[tuple[Chosen, ...]]:
-        """At most ``most`` of the :meth:`nests`, those found by ``further`` work after the first one.
+    def some(self, nests: Iterator[tuple[Chosen, ...]], most: int, further: int) -> list[tuple[Chosen, ...]]:
+        """At most ``most`` of the ``nests`` of this search, those found by ``further`` work after the first one.
 
         Raises:
             GivenUp: there was no work left before one was found.
         """
         found: list[tuple[Chosen, ...]] = []
         try:
-            for nest in self.nests(pieces, depth, grouped=grouped):
+            for nest in nests:
                 found.append(nest)
                 if len(found) == most:
                     break
@@ -103,83 +110,86 @@ class Search:
                 raise
         return found
 
-    def nests(
-        self, pieces: Pieces, depth: int, above: tuple[Chosen, ...] = (), *, grouped: bool = False
-    ) -> Iterator[tuple[Chosen, ...]]:
-        """Nests of exactly ``depth`` cuts that turn every piece into a chain; ``above``: the cuts that made the pieces.
+    def grouped(self, pieces: Pieces, most: int) -> Iterator[tuple[Chosen, ...]]:
+        """Nests of which the outermost cut, and it alone, has parts that are folded in groups; ``most`` runs inside."""
+        for chosen, parts in self._grouped(pieces):
+            for runs in range(most + 1):
+                for rest in self.nests(parts, runs, (chosen,)):
+                    yield (chosen, *rest)
 
-        What repeats the cut above comes first.  ``grouped``: the parts of the outermost cut, and of it alone, are
-        folded in groups.
+    def nests(self, pieces: Pieces, runs: int, above: tuple[Chosen, ...] = ()) -> Iterator[tuple[Chosen, ...]]:
+        """Nests that turn every piece into a chain, of exactly ``runs`` runs of one cut again and again.
+
+        ``above``: the cuts that made the pieces; the last one again is no further run, and comes first.
         """
         pieces = tuple(tuple(p for p in own if not p.chain or len(p.places) > 1) for own in pieces)
-        open_ = [p for own in pieces for p in own if not p.chain]
-        if depth == 0 or not open_:
-            if depth == 0 and not open_ and not grouped:
+        if all(p.chain for own in pieces for p in own):
+            if runs == 0:
                 yield ()
             return
-        least = max(p.least_cuts for p in open_)
-        if not grouped and least > depth:
-            return
-        if grouped:
-            for chosen, parts in self._grouped(pieces, depth - 1):
-                for rest in self.nests(parts, depth - 1, (*above, chosen)):
+        tried: set[Tried] = set()
+        if above and not above[-1].fold:
+            for chosen, parts in self._borne(above[-1].kind, pieces, [above[-1].integers], tried):
+                for rest in self.nests(parts, runs, (*above, chosen)):
                     yield (chosen, *rest)
-            return
-        for kind in sorted((LAST, STRIDED, FIRST), key=lambda kind: not above or kind != above[-1].kind):
-            for chosen, parts in self._cuts(kind, pieces, above):
-                for rest in self.nests(parts, depth - 1, (*above, chosen)):
-                    yield (chosen, *rest)
+        for chosen, parts in self._cuts(pieces, above, tried) if runs else ():
+            for rest in self.nests(parts, runs - 1, (*above, chosen)):
+                yield (chosen, *rest)
 
-    def _cuts(self, kind: Kind, pieces: Pieces, above: tuple[Chosen, ...]) -> Iterator[tuple[Chosen, Pieces]]:
-        tried: set[tuple[tuple[int, ...], ...]] = set()
-        given = _given(above)
-        if above and above[-1].kind == kind:
-            values = tuple(option.values for option in above[-1].integers)
-            tried.add(values)
-            taken = self._take_all(kind, pieces, values)
-            if not isinstance(taken, int) and _divided(pieces, taken):
-                yield Chosen(kind=kind, integers=above[-1].integers), taken
+    def _cuts(self, pieces: Pieces, above: tuple[Chosen, ...], tried: set[Tried]) -> Iterator[tuple[Chosen, Pieces]]:
+        """Cuts that all readings bear: those that divide each open reading, then those that divide one."""
+        told = _by_telling(pieces)
+        for divided in dict.fromkeys([tuple(told), *((r,) for r in told)]):
+            for kind in (LAST, STRIDED, FIRST):
+                for proposals in self._dividing(kind, pieces, divided, _given(above)):
+                    yield from self._borne(kind, pieces, proposals, tried)
+
+    def _dividing(
+        self, kind: Kind, pieces: Pieces, divided: Sequence[int], given: tuple[Expr, ...]
+    ) -> Iterator[Iterable[tuple[Option, ...]]]:
+        """Integers of cuts that every reading may bear and that would divide all of ``divided``."""
+        if kind.short is not None:
+            spans = {r: spans_allowed(own, kind.short) for r, own in enumerate(pieces) if own}
+            yield ((span,) for span in self._learned(spans, divided, given))
+            return
+        for count in self._counts(kind, pieces, given):
+            units = {r: units_allowed(own, count.values[r]) for r, own in enumerate(pieces) if own}
+            yield ((count, unit) for unit in self._learned(units, divided, given))
+
+    def _learned(
+        self, seen: Mapping[int, Allowed], divided: Sequence[int], given: tuple[Expr, ...]
+    ) -> Sequence[Option]:
+        if not all(seen[r].room for r in divided):
+            return ()
+        self._spend(len(seen))
+        return self._integers.options({**seen, **{r: seen[r].closed for r in divided}}, given)
+
+    def _counts(self, kind: Kind, pieces: Pieces, given: tuple[Expr, ...]) -> Iterator[Option]:
+        """Numbers of strided parts that some reading may show."""
+        told: set[tuple[int, ...]] = set()
         for guide in _by_telling(pieces):
             for bounds in bounds_of(kind, _worst(pieces[guide]))[:_WAYS]:
-                if any(b is not None and b.open for b in bounds):
+                if bounds[0] is None or any(b is not None and b.open for b in bounds):
                     # A deal that does not come round once is a contiguous cut.
                     continue
-                yield from self._explaining(kind, pieces, {guide: bounds}, given, tried)
+                for option in self._integers.options({guide: bounds[0]}, given):
+                    if option.values not in told:
+                        told.add(option.values)
+                        yield option
 
-    def _explaining(
-        self, kind: Kind, pieces: Pieces, seen: Mapping[int, Bounds], given: tuple[Expr, ...],
-        tried: set[tuple[tuple[int, ...], ...]],
+    def _borne(
+        self, kind: Kind, pieces: Pieces, proposals: Iterable[tuple[Option, ...]],
+        tried: set[Tried],
     ) -> Iterator[tuple[Chosen, Pieces]]:  # fmt: skip
-        """Cuts within what some readings allow that all readings bear; else within what a further one allows, too."""
-        refuting: int | None = None
-        borne = False
-        for integers in islice(self._proposals(kind, seen, given), _PROPOSALS):
+        """The proposals that all readings bear and that divide some piece."""
+        for integers in proposals:
             values = tuple(option.values for option in integers)
-            if values in tried:
+            if (kind, values) in tried:
                 continue
-            tried.add(values)
+            tried.add((kind, values))
             taken = self._take_all(kind, pieces, values)
-            if isinstance(taken, int):
-                refuting = taken if refuting is None and taken not in seen else refuting
-            elif _divided(pieces, taken):
-                borne = True
+            if not isinstance(taken, int) and _divided(pieces, taken):
                 yield Chosen(kind=kind, integers=integers), taken
-        if refuting is None and borne:
-            refuting = next((i for i in _by_telling(pieces) if i not in seen), None)
-        if refuting is None or len(seen) > _ADDED or not pieces[refuting]:
-            return
-        ways = [*bounds_of(kind, _worst(pieces[refuting]))[:_WAYS], unseen(kind, pieces[refuting])]
-        for bounds in ways:
-            yield from self._explaining(kind, pieces, {**seen, refuting: bounds}, given, tried)
-
-    def _proposals(
-        self, kind: Kind, seen: Mapping[int, Bounds], given: tuple[Expr, ...]
-    ) -> Iterator[tuple[Option, ...]]:
-        found: list[Sequence[Option]] = []
-        for place in range(len(kind.names)):
-            allowed = {r: a for r, b in seen.items() if (a := b[place]) is not None}
-            found.append(self._integers.options(allowed, given) if allowed else ())
-        yield from sorted(product(*found), key=lambda integers: sum(o.size for o in integers))
 
     def _take_all(self, kind: Kind, pieces: Pieces, values: tuple[tuple[int, ...], ...]) -> Pieces | int:
         """Every reading's parts; else the first reading that does not bear the cut."""
@@ -203,18 +213,30 @@ class Search:
         self._left -= cost
         self._work.left -= cost
 
-    def _grouped(self, pieces: Pieces, most: int) -> Iterator[tuple[Chosen, Pieces]]:
-        """Strided cuts whose parts are folded by a nest of their own, the simplest, and take ``most`` further cuts."""
-        guide = max(range(len(pieces)), key=lambda i: _sites(pieces[i]))
-        for bounds in grouped_bounds(_worst(pieces[guide])):
-            for integers in self._proposals(STRIDED, {guide: bounds}, ()):
-                taken = self._take_groups(pieces, integers)
-                if taken is None or max((p.least_cuts for own in taken[0] for p in own), default=0) > most:
-                    continue
-                parts, folds = taken
-                every = (fold for depth in range(1, _MOST_GROUPINGS + 1) for fold in self.nests(folds, depth))
-                for fold in islice(every, 1):
-                    yield Chosen(kind=STRIDED, integers=integers, fold=fold), parts
+    def _grouped(self, pieces: Pieces) -> Iterator[tuple[Chosen, Pieces]]:
+        """Strided cuts whose parts are folded by a nest of their own, the simplest."""
+        for integers in self._deals(pieces):
+            taken = self._take_groups(pieces, integers)
+            if taken is None:
+                continue
+            parts, folds = taken
+            every = (fold for runs in range(1, _MOST_GROUPINGS + 1) for fold in self.nests(folds, runs))
+            for fold in islice(every, 1):
+                yield Chosen(kind=STRIDED, integers=integers, fold=fold), parts
+
+    def _deals(self, pieces: Pieces) -> Iterator[tuple[Option, ...]]:
+        """Integers of strided cuts of all readings' k whose parts are subtrees, in whatever order they are folded."""
+        told: set[tuple[int, ...]] = set()
+        guides = _by_telling(pieces)
+        shown = ((r, bounds[0]) for r in guides for bounds in grouped_bounds(_worst(pieces[r])))
+        counts = (option for r, a in shown if a is not None for option in self._integers.options({r: a}, ()))
+        # How many parts there are is mostly a variable, which few sites among many parts do not show.
+        for count in chain(self._integers.variables(), counts):
+            if count.values in told:
+                continue
+            told.add(count.values)
+            seen = {r: groups_allowed(own, count.values[r]) for r, own in enumerate(pieces) if own}
+            yield from ((count, unit) for unit in self._learned(seen, guides, ()))
 
     def _take_groups(self, pieces: Pieces, integers: tuple[Option, ...]) -> tuple[Pieces, Pieces] | None:
         parts: list[tuple[Piece, ...]] = []
@@ -255,7 +277,3 @@ def _telling(pieces: Sequence[Piece]) -> tuple[int, bool, int]:
     """A key that is largest for pieces of many cuts, then for whole ones, then for many sites."""
     worst = _worst(pieces)
     return worst.least_cuts, len(worst.places) == worst.length, len(worst.places)
-
-
-def _sites(pieces: Sequence[Piece]) -> tuple[int, int]:
-    return (0, 0) if not pieces else (_worst(pieces).length, len(_worst(pieces).places))

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
-from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
+from gemmdesc.probe.compare import Verdict, compare_rules, needs_launch, plain_draws, rival_draws
 from gemmdesc.probe.epilogues import with_epilogues
-from gemmdesc.probe.examples import readable, reading_order, stretched
+from gemmdesc.probe.examples import readable, reading_order
 from gemmdesc.probe.experiments import ReferenceFailed
 from gemmdesc.probe.formats import with_formats
 from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
+from gemmdesc.probe.met import Met
 from gemmdesc.probe.predicted import farthest, is_scalar, scalar_reading, short_chains
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
-from gemmdesc.probe.scalar_infer import infer_scalar_rules
+from gemmdesc.probe.scalar_infer import Launched, infer_scalar_rules
 from gemmdesc.probe.scalar_rule import confirms, shape
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.shared import SharedReading
 from gemmdesc.probe.telling import most_telling
-from gemmdesc.problem import environment
 from gemmdesc.profiles import FEWEST_PRODUCTS
 from gemmdesc.rule import Rule, evaluate_rule
 
@@ -32,14 +32,12 @@ from gemmdesc.rule import Rule, evaluate_rule
 MOST_READINGS = 8
 CHECKED_EXAMPLES = 6
 #: Readings after which a class that no rule explains is given up: of fused steps, and of trees.
-UNEXPLAINED, UNEXPLAINED_TREES = 4, 6
+UNEXPLAINED, UNEXPLAINED_TREES = 4, 10
 #: Trees of CUDA-core chains that a rule must foretell before they are read, and each of its branches; readings that may
 #: be taken for that.
 FORETOLD, FORETOLD_EACH, MOST_TREES = 3, 2, 20
 #: How unlike every tree read an example may be (:func:`gemmdesc.probe.predicted.farthest`) and still be left unread.
 LIKE_READ = 5.0
-#: Examples whose answers are read at k where they were not met.
-STRETCHED = 6
 #: Trees tell more than bytes beyond this k, at less cost.
 COMPARED_K = 2**13
 #: Examples among which the most disputed one is sought.
@@ -101,8 +99,8 @@ class _Solver:
     def __init__(self, library: Library, task: ClassTask) -> None:
         self._library, self._task = library, task
         self._order = [*task.first, *(i for i in reading_order(task.examples) if i not in task.first)]
-        self._examples = list(task.examples)
-        self._domain = [environment(e.problem, e.answer, None) for e in task.examples]
+        self._met = Met(library, task.examples)
+        self._examples, self._domain = self._met.examples, self._met.domain
         self._readings: list[Reading] = []
         self._read: dict[int, None] = {}
         self._hints = tuple({str(e): e for r in task.hints for e in r.expressions}.values())
@@ -111,7 +109,6 @@ class _Solver:
         #: Texts of rules of steps that gave other bytes than the library.
         self._refuted: set[str] = set()
         self._foretold: Counter[int] = Counter()
-        self._stretched = False
         self._rivals = 0
         self._checked = 0
         self._draws = 0
@@ -151,6 +148,8 @@ class _Solver:
     def _foretells(self, rule: Rule) -> bool:
         """Whether a rule of another class gives the trees of some examples of this one."""
         self._held = rule
+        if needs_launch(rule, self._examples[0]):
+            self._launched()
         while (index := self._unlike_read()) is not None:
             try:
                 self._take(index)
@@ -184,7 +183,7 @@ class _Solver:
                 continue
             rules = self._told_apart(self._inferred())
             if isinstance(rules, Unexplained):
-                following = self._next_unread()
+                following = self._next_unread() if not rules.scalar else self._unlike_unexplained()
                 if following is None or self._gives_up(rules):
                     return self._outcome(None, rules.reason, rules.scalar)
                 continue
@@ -226,7 +225,8 @@ class _Solver:
         return tuple(alive) or Unexplained(reason="the readings allow rules, but the bytes differ from all of theirs")
 
     def _most(self) -> int:
-        return MOST_READINGS if self._held is None else MOST_TREES
+        trees = self._held is not None or any(r.element_tree is not None and not r.fused for r in self._readings)
+        return MOST_TREES if trees else MOST_READINGS
 
     def _unlike_read(self) -> int | None:
         """The example least like those read, the answers at other k among them, that the held rule is yet to foretell.
@@ -236,21 +236,26 @@ class _Solver:
         """
         if self._held is None:
             return None
-        self._stretch()
+        self._met.stretch()
         branches = [self._held.branch(e) for e in self._domain]
         lacking = {b for b in set(branches) if self._foretold[b] < FORETOLD_EACH}
         left = [i for i, e in enumerate(self._examples) if i not in self._read and readable(e)]
-        due = [i for i in left if branches[i] in lacking]
+        due = [i for i in left if branches[i] in lacking] or self._met.other_kernels(left, self._read)
         enough = not due and self._foretold.total() >= FORETOLD
         return farthest(self._examples, sorted(self._read), due or left, beyond=LIKE_READ if enough else -1.0)
 
-    def _stretch(self) -> None:
-        """Examples at other k, once: what was met may not tell short slices, nor deep ones."""
-        if not self._stretched:
-            self._stretched = True
-            made = stretched(self._library, self._examples[:STRETCHED])
-            self._examples += made
-            self._domain += [environment(e.problem, e.answer, None) for e in made]
+    def _unlike_unexplained(self) -> int | None:
+        """The example least like those read: what nothing explains may be two kernels, each of which must be seen."""
+        left = [i for i in self._order if i not in self._read and readable(self._examples[i])]
+        return farthest(self._examples, sorted(self._read), left)
+
+    def _launched(self) -> Launched | None:
+        """The trees read and the domain with what the library launches; from now on readings and domain have it."""
+        if not self._met.launched:
+            self._met.see_launches()
+            self._readings = [replace(r, launch=self._library.launch(r.problem, r.answer)) for r in self._readings]
+        trees = [tree for r in self._readings if (tree := scalar_reading(r)) is not None]
+        return (trees, self._domain) if all(t.launch is not None for t in trees) else None
 
     def _inferred(self) -> tuple[Rule, ...] | Unexplained:
         """The rules that the readings allow: of steps that fuse several products, or else of CUDA-core chains."""
@@ -266,7 +271,7 @@ class _Solver:
         if kept:
             return kept
         others = [r for r in self._task.hints if is_scalar(r)]
-        found = infer_scalar_rules(trees, self._domain, self._hints, others=others)
+        found = infer_scalar_rules(trees, self._domain, self._hints, others=others, launched=self._launched)
         if isinstance(found, Unexplained):
             return found
         formed = with_epilogues(with_formats(found, self._readings), self._readings)
@@ -277,6 +282,8 @@ class _Solver:
         example = self._examples[index]
         reader = LibraryReader(self._library, example.problem, example.answer)
         reading = read_answer(reader, example.problem, example.answer, cuda_cores=self._task.cuda_cores)
+        if self._met.launched:
+            reading = replace(reading, launch=self._library.launch(example.problem, example.answer))
         self._readings.append(reading)
         if self._held is not None:
             tree = scalar_reading(reading)

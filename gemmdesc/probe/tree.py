@@ -7,14 +7,22 @@ all pairs fixes the tree, fused n-ary nodes included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
 
 from gemmdesc.errors import GemmdescError
 
+_T = TypeVar("_T")
+
 #: A site number, or the subtrees that one operation joins (two for an addition, more for a fused step).
 Tree = int | tuple["Tree", ...]
-#: For one site and several others: the size of the smallest subtree holding both, for each of the others.
-Oracle = Callable[[int, Sequence[int]], Sequence[int]]
+#: One site and several others, of which the sizes of the smallest subtrees holding both are asked.
+Query = tuple[int, Sequence[int]]
+#: For each of several queries the sizes, one for each of its other sites.  What is asked together is seen together.
+Oracle = Callable[[Sequence[Query]], Sequence[Sequence[int]]]
+_Sizes = Sequence[int]
+#: Work that asks for the answers to several queries at a time.
+_Asking = Generator[list[Query], list[_Sizes], _T]
 
 
 class TreeError(GemmdescError):
@@ -30,38 +38,73 @@ def recover_tree(sites: Sequence[int], oracle: Oracle) -> Tree:
     sites = sorted(sites)
     if not sites:
         raise TreeError("sites must not be empty (got none)")
-    return _build(sites, oracle)
+    work = _build(sites, None)
+    try:
+        asked = next(work)
+        while True:
+            asked = work.send(list(oracle(asked)))
+    except StopIteration as done:
+        tree: Tree = done.value
+        return tree
 
 
-def _build(sites: list[int], oracle: Oracle) -> Tree:
+def _build(sites: list[int], sizes: _Sizes | None) -> _Asking[Tree]:
+    """The tree over ``sites``; ``sizes``: of the first one with each of the others, where they are known."""
     root, others = sites[0], sites[1:]
     if not others:
         return root
+    if sizes is None:
+        (sizes,) = yield [(root, others)]
     by_size: dict[int, list[int]] = {}
-    for site, size in zip(others, oracle(root, others), strict=True):
+    for site, size in zip(others, sizes, strict=True):
         by_size.setdefault(int(size), []).append(site)
-    tree: Tree = root
     covered = 1
     for size in sorted(by_size):
-        joined = by_size[size]
-        covered += len(joined)
+        covered += len(by_size[size])
         if covered != size:
             raise TreeError(f"sizes must add up to subtrees (got {covered} sites below a node of size {size})")
-        tree = (tree, *_children(joined, size, oracle))
+    joined = yield from _together([_children(by_size[size], size) for size in sorted(by_size)])
+    tree: Tree = root
+    for children in joined:
+        tree = (tree, *children)
     return tree
 
 
-def _children(sites: list[int], size: int, oracle: Oracle) -> list[Tree]:
+def _children(sites: list[int], size: int) -> _Asking[list[Tree]]:
     """Split the sites that join at one node of ``size`` into that node's child subtrees."""
-    children: list[Tree] = []
+    builds: list[_Asking[Tree]] = []
     rest = sites
     while rest:
         first, others = rest[0], rest[1:]
-        sizes = oracle(first, others) if others else []
-        below = [s for s, n in zip(others, sizes, strict=True) if n < size]
+        sizes: _Sizes = ()
+        if others:
+            (sizes,) = yield [(first, others)]
+        below = [(s, n) for s, n in zip(others, sizes, strict=True) if n < size]
         rest = [s for s, n in zip(others, sizes, strict=True) if n >= size]
-        children.append(_build([first, *below], oracle))
-    return children
+        builds.append(_build([first, *(s for s, _ in below)], [n for _, n in below]))
+    return (yield from _together(builds))
+
+
+def _together(works: Sequence[_Asking[_T]]) -> _Asking[list[_T]]:
+    """The results of independent works, whose queries are asked together."""
+    results: dict[int, _T] = {}
+    asked: dict[int, list[Query]] = {}
+
+    def advance(i: int, answers: list[_Sizes] | None) -> None:
+        try:
+            asked[i] = next(works[i]) if answers is None else works[i].send(answers)
+        except StopIteration as done:
+            results[i] = done.value
+
+    for i in range(len(works)):
+        advance(i, None)
+    while asked:
+        now = dict(asked)
+        asked.clear()
+        answers = iter((yield [query for queries in now.values() for query in queries]))
+        for i, queries in now.items():
+            advance(i, [next(answers) for _ in queries])
+    return [results[i] for i in range(len(works))]
 
 
 def leaves(tree: Tree) -> list[int]:

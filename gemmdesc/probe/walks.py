@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from random import Random
 
 import numpy as np
 
 from gemmdesc.probe.experiments import Magnitudes, Pattern, Reader, pair_then_unit
 from gemmdesc.probe.reading import StepWindow
-from gemmdesc.probe.tree import Tree, TreeError, chain_pairs, leaves, recover_tree
+from gemmdesc.probe.sites import sampled_sites
+from gemmdesc.probe.tree import Query, Tree, TreeError, chain_pairs, leaves, recover_tree
 
 #: How many experiments one round of a search lays out at least, so that narrow problems need few rounds.
 _ROUND = 192
@@ -163,11 +163,13 @@ class _Oracle:
         step = size.countable
         self._chunks = [sites[i : i + step] for i in range(0, len(sites), step)]
 
-    def __call__(self, one: int, others: Sequence[int]) -> list[int]:
+    def __call__(self, queries: Sequence[Query]) -> list[Sequence[int]]:
         size, count = self._size, len(self._sites)
-        patterns = [self._pattern(one, other, chunk) for other in others for chunk in self._chunks]
-        left = self._reader.values(patterns).reshape(len(others), len(self._chunks)).sum(axis=1) / size.tiny
-        return [count - int(x) if x == int(x) and 0 <= x < count else -1 for x in left]
+        pairs = [(one, other) for one, others in queries for other in others]
+        patterns = [self._pattern(one, other, chunk) for one, other in pairs for chunk in self._chunks]
+        left = self._reader.values(patterns).reshape(len(pairs), len(self._chunks)).sum(axis=1) / size.tiny
+        sizes = iter([count - int(x) if x == int(x) and 0 <= x < count else -1 for x in left])
+        return [[next(sizes) for _ in others] for _, others in queries]
 
     def _pattern(self, one: int, other: int, units: Sequence[int]) -> Pattern:
         size, at = self._size, self._at
@@ -209,15 +211,6 @@ def read_sampled_tree(reader: Reader, summed_k: int, size: Magnitudes) -> Tree |
     lonely = _lonely(coarse, summed_k, most // 24)
     rest = sampled_sites(summed_k, most - 2 * (most // 8) - 3 * (most // 24))
     return _tree_over(reader, sorted({*rest, *edges, *lonely}), size)
-
-
-def sampled_sites(k: int, most: int) -> list[int]:
-    """All of ``k`` sites, or ``most`` of them: the same ones every time."""
-    if k <= most:
-        return list(range(k))
-    head, tail = most // 3, most // 8
-    between = Random(k).sample(range(head, k - tail), most - head - tail)
-    return sorted({*range(head), *between, *range(k - tail, k)})
 
 
 def _lonely(tree: Tree, k: int, most: int) -> set[int]:

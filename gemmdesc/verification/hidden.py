@@ -131,8 +131,10 @@ class HiddenFactory:
         return hidden_library(hide(self.seed))
 
 
-def same_rule(one: Rule, other: Rule, problem: GemmProblem, answer: AlgoConfig) -> bool:
-    """Whether two rules owe each other the same bits at one problem and answer."""
-    values = environment(problem, answer, None)
+def same_rule(
+    one: Rule, other: Rule, problem: GemmProblem, answer: AlgoConfig, launch: Launch | None = None
+) -> bool:
+    """Whether two rules owe each other the same bits at one problem and answer, with what the library launches."""
+    values = environment(problem, answer, launch)
     first, second = evaluate_rule(one, values), evaluate_rule(other, values)
     return isinstance(first, GEMMDesc) and isinstance(second, GEMMDesc) and same_bits(first, second, problem.k)
