@@ -20,19 +20,15 @@ def variable_fields(desc: GEMMDesc) -> dict[str, int]:
             for i, item in enumerate(value):
                 visit(item, f"{path}.{i}")
             return
-        for name, variable in _fields(_kind(value)):
+        for name, variable in _fields(value.__class__):
             child, inner = f"{path}.{name}" if path else name, getattr(value, name)
             if variable:
                 found[child.lstrip(".")] = inner
-            elif _is_nested(_kind(inner)):
+            elif _is_nested(inner.__class__):
                 visit(inner, child)
 
     visit(desc, "")
     return found
-
-
-def _kind(value: object) -> type[object]:
-    return type(value)
 
 
 @lru_cache
@@ -69,9 +65,9 @@ def _made(desc: GEMMDesc, items: tuple[tuple[str, int], ...]) -> GEMMDesc:
             items = tuple(rebuild(item, f"{path}.{i}") for i, item in enumerate(value))
             return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
         changed = {}
-        for name, variable in _fields(_kind(value)):
+        for name, variable in _fields(value.__class__):
             old = getattr(value, name)
-            if not variable and not _is_nested(_kind(old)):
+            if not variable and not _is_nested(old.__class__):
                 continue
             child = f"{path}.{name}" if path else name
             new = values.get(child, old) if variable else rebuild(old, child)
