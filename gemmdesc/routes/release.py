@@ -51,5 +51,5 @@ class Release:
         return f"{self.major}.{self.minor}"
 
 
-#: The release whose routes were compared with the card's bytes.
+#: The release whose source the routes were read from.
 MEASURED = Release(major=2, minor=11)
