@@ -18,7 +18,7 @@ from typing import Any
 
 from gemmdesc.errors import Declined
 from gemmdesc.problem import is_float8
-from gemmdesc.routes import MEASURED, Addend, Route, epilogue_words
+from gemmdesc.routes import READ_FOR, Addend, Route, epilogue_words
 from gemmdesc.routes.table import TYPES, routes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -79,7 +79,7 @@ def render(counts: Measured) -> str:
         addend = "" if first is None else ADDENDS[first.addend]
         cells = [_cell(spelling.operator, name, r, counts, reasons) for name, r in found.items()]
         lines.append("| " + " | ".join([f"`{spelling.call}`", asks, addend, *cells]) + " |")
-    said = f"Routes of torch {MEASURED}, of new row-major operands."
+    said = f"Routes of torch {READ_FOR}, of new row-major operands."
     if not counts:
         said += " They follow torch's source; `scripts/check_routes.py` has not been run on a card yet."
     why = [f"{i}. {reason}" for i, reason in enumerate(reasons, start=1)]

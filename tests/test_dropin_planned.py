@@ -17,7 +17,7 @@ from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.ops import problems
 from gemmdesc.plan import Planner
 from gemmdesc.problem import BIASED, Epilogue
-from gemmdesc.routes import MEASURED, Release, address_alignment
+from gemmdesc.routes import READ_FOR, Release, address_alignment
 from gemmdesc.verification.route_draws import draw_call
 from tests.kind_profiles import KERNEL_KINDS, on_hopper, profile_of, small_scopes
 from tests.kind_samples import answer_of, rule_of
@@ -63,7 +63,7 @@ def executed(found: Ready) -> Any:
     return found.out
 
 
-@pytest.mark.parametrize("release", [MEASURED, Release(major=2, minor=13)], ids=str)
+@pytest.mark.parametrize("release", [READ_FOR, Release(major=2, minor=13)], ids=str)
 def test_what_kernels_are_given_multiplies_to_torchs_result(release: Release) -> None:
     planned: Counter[str] = Counter()
 
@@ -101,8 +101,8 @@ def test_a_decline_is_the_planners() -> None:
 
     def handle(call: TorchCall) -> Any:
         assert isinstance(call.found, Product)
-        seen.append(ready(planner(), call.found, TorchSettings(allow_fp16_splitk=False), MEASURED))
-        seen.append(ready(planner(), call.found, TorchSettings(), MEASURED))
+        seen.append(ready(planner(), call.found, TorchSettings(allow_fp16_splitk=False), READ_FOR))
+        seen.append(ready(planner(), call.found, TorchSettings(), READ_FOR))
         return call.run()
 
     with intercepted(handle):

@@ -26,7 +26,7 @@ from gemmdesc.plan import Description, Plan, Planner, explain_outcome, pinned, s
 from gemmdesc.plan.orders import orders_text
 from gemmdesc.problem import Epilogue, dense_problem
 from gemmdesc.regions import Region
-from gemmdesc.routes import MEASURED, TensorMeta, address_alignment
+from gemmdesc.routes import READ_FOR, TensorMeta, address_alignment
 from tests.dropin_samples import answer_by_batch, batch_source
 from tests.kind_profiles import on_hopper, profile_of, small_scopes
 from tests.kind_samples import rule_of
@@ -260,7 +260,7 @@ def test_kernels_are_planned_in_the_references_order(name: str, monkeypatch: pyt
 
     def handle(call: TorchCall) -> Any:
         assert isinstance(call.found, Product)
-        seen.append(ready(chosen, call.found, SETTINGS, MEASURED, pin=reference))
+        seen.append(ready(chosen, call.found, SETTINGS, READ_FOR, pin=reference))
         return call.run()
 
     with intercepted(handle):

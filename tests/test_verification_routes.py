@@ -16,7 +16,7 @@ from gemmdesc.dropin.intercept import TorchCall, intercepted
 from gemmdesc.dropin.products import Product, route_of
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.problem import Epilogue
-from gemmdesc.routes import MEASURED, Addend, Release, Route
+from gemmdesc.routes import READ_FOR, Addend, Release, Route
 from gemmdesc.verification import routed
 from gemmdesc.verification.route_draws import CALLS, Call, Drawer, draw_call
 from gemmdesc.verification.route_variants import variants
@@ -28,11 +28,11 @@ torch = pytest.importorskip("torch")
 LATER = Release(major=2, minor=13)
 
 
-def checker(tally: Tally, library: HostLibrary | None = None, release: Release = MEASURED) -> RouteChecker:
+def checker(tally: Tally, library: HostLibrary | None = None, release: Release = READ_FOR) -> RouteChecker:
     return RouteChecker(library or HostLibrary(), TorchSettings, release, tally.add, lambda run: ("kernel",))
 
 
-@pytest.mark.parametrize("release", [MEASURED, LATER], ids=str)
+@pytest.mark.parametrize("release", [READ_FOR, LATER], ids=str)
 def test_problems_of_random_calls_give_torchs_bytes(release: Release) -> None:
     tally, names = Tally(), set()
     for index in range(450):
@@ -89,7 +89,7 @@ def test_a_library_that_refuses_is_no_difference() -> None:
     assert dict(tally.totals) == {Verdict.REFERENCE_FAILED.value: 1}
 
 
-@pytest.mark.parametrize(("release", "verdict"), [(MEASURED, Verdict.EQUAL), (LATER, Verdict.SPLIT)], ids=str)
+@pytest.mark.parametrize(("release", "verdict"), [(READ_FOR, Verdict.EQUAL), (LATER, Verdict.SPLIT)], ids=str)
 def test_a_bias_beside_several_slices_declines_on_later_releases(release: Release, verdict: Verdict) -> None:
     tally = Tally()
     with intercepted(checker(tally, HostLibrary(splitk_num=3), release)):
@@ -104,7 +104,7 @@ def test_variants_change_one_thing_each() -> None:
 
     def look(call: TorchCall) -> Any:
         assert isinstance(call.found, Product)
-        route = route_of(call.found, TorchSettings(), MEASURED)
+        route = route_of(call.found, TorchSettings(), READ_FOR)
         assert isinstance(route, Route)
         tally.extend(variants(call.found, route, TorchSettings()))
         return call.run()

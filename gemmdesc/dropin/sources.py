@@ -15,7 +15,7 @@ from gemmdesc.ops.booked import book_reader
 from gemmdesc.plan import Description, describe, needs_launch
 from gemmdesc.problem import AlgoConfig, GemmProblem, Refused
 from gemmdesc.profiles import Level, Profile, ProfileIndex, index_profile
-from gemmdesc.routes import MEASURED, Release
+from gemmdesc.routes import READ_FOR, Release
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class BookSource:
     @property
     def release(self) -> Release:
         """Of the torch that the book was recorded with; the measured one where torch had no part."""
-        return Release.parse(self.reader.book.torch) if self.reader.book.torch else MEASURED
+        return Release.parse(self.reader.book.torch) if self.reader.book.torch else READ_FOR
 
     def look_up(self, problem: GemmProblem) -> Answered | Declined:
         """Declines as :meth:`gemmdesc.books.BookReader.describe`."""
@@ -76,7 +76,7 @@ class LibrarySource:
     library: Library
     profile: Profile
     settings: TorchSettings = field(default_factory=TorchSettings)
-    release: Release = MEASURED
+    release: Release = READ_FOR
     accept: Level = Level.VERIFIED
 
     def __post_init__(self) -> None:

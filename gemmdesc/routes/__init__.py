@@ -4,7 +4,7 @@ from gemmdesc.routes.addmm import route_addmm, route_product
 from gemmdesc.routes.batched import route_baddbmm
 from gemmdesc.routes.metas import NdMeta, TensorMeta, address_alignment, nd_meta, tensor_meta
 from gemmdesc.routes.mm import COMPUTE_TYPE_REDUCTION, route_mm, swaps_operands
-from gemmdesc.routes.release import MEASURED, Release
+from gemmdesc.routes.release import READ_FOR, Release
 from gemmdesc.routes.route import Activation, Addend, Api, Route, as_float32, epilogue_words
 from gemmdesc.routes.scaled import route_scaled_mm
 from gemmdesc.routes.vectors import DOT, route_addmv
@@ -12,7 +12,7 @@ from gemmdesc.routes.vectors import DOT, route_addmv
 __all__ = [
     "COMPUTE_TYPE_REDUCTION",
     "DOT",
-    "MEASURED",
+    "READ_FOR",
     "Activation",
     "Addend",
     "Api",

@@ -28,28 +28,23 @@ class Release:
         return cls(major=int(match[1]), minor=int(match[2]))
 
     @property
-    def is_measured(self) -> bool:
-        """Whether the routes were read for it."""
-        return self == MEASURED
-
-    @property
     def fuses_matrices_only(self) -> bool:
         """Whether a bias is fused only where ``a``, too, has more than one row and column."""
-        return self <= MEASURED
+        return self <= READ_FOR
 
     @property
     def tells_bias_for_d(self) -> bool:
         """Whether the heuristic is told the bias's alignment as D's."""
-        return self <= MEASURED
+        return self <= READ_FOR
 
     @property
     def splits_bias_as_c(self) -> bool:
         """Whether an answer that splits k takes the bias as C instead of in the epilogue."""
-        return self > MEASURED
+        return self > READ_FOR
 
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}"
 
 
 #: The release whose source the routes were read from.
-MEASURED = Release(major=2, minor=11)
+READ_FOR = Release(major=2, minor=11)

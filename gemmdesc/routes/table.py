@@ -11,7 +11,7 @@ from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.routes.addmm import route_addmm, route_product
 from gemmdesc.routes.batched import route_baddbmm
 from gemmdesc.routes.metas import NdMeta, TensorMeta, contiguous_strides
-from gemmdesc.routes.release import MEASURED, Release
+from gemmdesc.routes.release import READ_FOR, Release
 from gemmdesc.routes.route import Activation, Route
 from gemmdesc.routes.scaled import route_scaled_mm
 from gemmdesc.routes.vectors import DOT, route_addmv
@@ -151,7 +151,7 @@ SPELLINGS: tuple[Spelling, ...] = (
 )  # fmt: skip
 
 
-def routes(release: Release = MEASURED) -> list[tuple[Spelling, dict[str, Route | Declined | None]]]:
+def routes(release: Release = READ_FOR) -> list[tuple[Spelling, dict[str, Route | Declined | None]]]:
     """Every spelling with its route for each of ``TYPES``, by the type's name; None where torch has no such call."""
     return [(s, {t.name: _route(s, t, release) for t in TYPES}) for s in SPELLINGS]
 
