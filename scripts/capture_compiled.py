@@ -1,12 +1,13 @@
 """Take the Triton kernels that torch.compile emits for functions of our own, for the equivalence checker's corpus.
 
-    python scripts/capture_compiled.py OUT.json.xz [--seconds 90] [--processes 8] [--functions softmax,var] [--device none]
+    python scripts/capture_compiled.py OUT.json.xz [--seconds 90] [--processes 8] [--functions softmax,var]
+        [--device none]
 
-Each function of ``compiled_functions.py`` goes through Dynamo and inductor on fake tensors, up to the code that inductor
-writes: nothing is compiled by Triton, timed or run, and the device is only asked for its properties.  From that code come
-each kernel's source, signature and alignments, the integers that it is called with, and from inductor's heuristics the
-configurations that it would try with ``max_autotune_pointwise``, with the grid of each.  A function that fails is
-recorded with its error, and the others go on.  OUT is written every few functions.
+Each function of ``compiled_functions.py`` goes through Dynamo and inductor on fake tensors, up to the code that
+inductor writes: nothing is compiled by Triton, timed or run, and the device is only asked for its properties.  From
+that code come each kernel's source, signature and alignments, the integers that it is called with, and from inductor's
+heuristics the configurations that it would try with ``max_autotune_pointwise``, with the grid of each.  A function that
+fails is recorded with its error, and the others go on.  OUT is written every few functions.
 
 ``--device none`` has an H200's properties stand in for a card's, on a machine without one.
 """
@@ -23,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from multiprocessing import get_context
 from pathlib import Path
@@ -66,13 +67,16 @@ def standing_in() -> Iterator[None]:
             "torch.cuda._lazy_init": lambda: None,
             "torch.cuda._exchange_device": lambda _: 0,
             "torch.cuda._maybe_exchange_device": lambda _: 0,
-            # These allocate on the card: tracing the attention patterns, and folding constants.
+            # These allocate on the card: making a context, tracing the attention patterns, and folding constants.
+            "torch._subclasses.fake_tensor.init_gpu_context": lambda *_: None,
             "torch._inductor.fx_passes.joint_graph.lazy_init": lambda *_: None,
             "torch._inductor.fx_passes.joint_graph.constant_fold_uniform_value": lambda graph: graph,
+            "torch.accelerator.is_available": lambda: False,
             "torch.version.cuda": "13.0",
         }.items():
             stack.enter_context(mock.patch(name, value))
-        stack.enter_context(mock.patch("torch.cuda._get_device_properties", lambda _: properties, create=True))
+        # What torch.cuda.get_device_properties calls, for those who took it when they were imported.
+        stack.enter_context(mock.patch("torch.cuda._get_device_properties", return_value=properties, create=True))
         stack.enter_context(mock.patch.object(driver, "_active", active))
         yield
 
@@ -109,10 +113,8 @@ def written_code(function: Any, folder: Path) -> list[str]:
         FakeTensorMode(),
     ):
         inputs = [torch.empty(shape, dtype=kind, device="cuda") for shape, kind in function.inputs]
-        try:
+        with suppress(CodeWritten):
             torch.compile(function.call, dynamic=False, fullgraph=True)(*inputs)
-        except CodeWritten:
-            pass
     return codes
 
 
@@ -138,9 +140,10 @@ def described(name: str, source: str, arguments: list[str], folder: Path) -> dic
     path = folder / f"{name}_{abs(hash(source))}.py"
     path.write_text(source, encoding="utf-8")
     spec = spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise ImportError(f"the source of {name} must be a Python file (got {path})")
     module = module_from_spec(spec)
-    with mock.patch("torch._inductor.runtime.triton_helpers.set_driver_to_gpu", lambda: None):
+    with mock.patch("torch._inductor.runtime.triton_helpers.set_driver_to_gpu"):
         spec.loader.exec_module(module)
     tuner = getattr(module, name)
     meta, said = tuner.triton_meta, tuner.inductor_meta
@@ -195,7 +198,6 @@ def jit_functions(source: str) -> str:
 def captured(names: list[str], device: str) -> list[dict[str, Any]]:
     """What a process says of some functions: their kernels, or their errors."""
     import torch
-
     from compiled_functions import functions
 
     every, made = functions(), []
