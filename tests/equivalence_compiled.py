@@ -11,7 +11,6 @@ import hashlib
 import json
 import linecache
 import lzma
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +54,7 @@ class Emitted:
     @property
     def family(self) -> str:
         """What the function is, without its shape, type and settings; kernels of one family are counted together."""
-        return "-".join(word for word in self.function.split("-") if not _SETTING.fullmatch(word))
+        return "-".join(w for w in self.function.split("-") if w != "looped" and not any(map(str.isdecimal, w)))
 
     @property
     def pointers(self) -> tuple[tuple[str, str], ...]:
@@ -91,9 +90,6 @@ class Emitted:
         """
         return _jitted(self.name, self.source)
 
-
-#: Parts of a function's name that are no part of its family: a shape, a type, a setting.
-_SETTING = re.compile(r"\d+x\d+|b?float\d+|k\d+|looped")
 
 
 @functools.cache
