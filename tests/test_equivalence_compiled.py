@@ -269,8 +269,9 @@ def test_the_card_s_own_capture_is_what_is_stored(tmp_path: Path) -> None:
     if not torch.__version__.startswith("2.11"):
         pytest.skip(f"the stored kernels are torch 2.11's (got {torch.__version__})")
     out = tmp_path / "captured.json.xz"
-    command = [sys.executable, "scripts/capture_compiled.py", str(out), "--functions"]
-    done = subprocess.run([*command, "sum-inner,softmax-8x1024,mm-bias"], capture_output=True, text=True, check=False, cwd=ROOT)
+    wanted = ["--functions", "sum-inner,softmax-8x1024,mm-bias"]
+    command = [sys.executable, "scripts/capture_compiled.py", str(out), *wanted]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
     mine = {(one.function, one.number): one for one in emitted()}
     for one in emitted(out):
