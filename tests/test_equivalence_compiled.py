@@ -127,7 +127,9 @@ def test_each_function_is_read_or_refused_as_the_campaign_has_it() -> None:
             refused[found.code] += 1
         else:
             assert signature(found) == row.get("class"), row["case"]
-    assert refused["instruction"] == 1, "cumsum-split hands its totals from block to block"
+    # One scan hands its totals on by atomics; the others are refused for what docs/equivalence.md says.
+    assert refused["instruction"] == 1
+    assert set(refused) <= {"contraction", "data_dependent", "shared_memory", "instruction", "global_memory"}
     assert refused.total() < len(rows) / 2
 
 
