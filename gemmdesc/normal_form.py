@@ -41,7 +41,7 @@ class _Node(NamedTuple):
     negative_zero: bool
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=32768)
 def normal_form(desc: GEMMDesc, k: int) -> NormalForm:
     """The normal form of ``desc`` at inner size ``k`` (pure; time and memory proportional to k; the last are kept)."""
     schedule = make_schedule(desc, k)
