@@ -599,6 +599,35 @@ def test_a_sum_over_a_warp_in_which_one_lane_is_not_zero_is_that_lane() -> None:
     refused(kernel(one_lane(7, "redux.sync.max.s32")), "data_dependent")
 
 
+LARGER = "setp.gt.f32 %p1, %r10, %r11;\nsetp.nan.f32 %p2, %r10, %r10;\n"
+
+
+def test_two_reasons_to_take_one_value_are_one_in_any_order() -> None:
+    nested = LARGER + "selp.f32 %r14, %r10, %r11, {0};\nselp.f32 %r20, %r10, %r14, {1};"
+    one, other = (stored(nested.format(*order)) for order in (("%p1", "%p2"), ("%p2", "%p1")))
+    either = stored(LARGER + "or.pred %p3, %p2, %p1;\nselp.f32 %r20, %r10, %r11, %p3;")
+    assert isinstance(pair(one, other), Equal)
+    assert isinstance(pair(one, either), Equal)
+    assert isinstance(pair(one, either.replace("or.pred", "and.pred")), Different)
+    for wrong in (
+        "selp.f32 %r14, %r11, %r10, %p1;\nselp.f32 %r20, %r10, %r14, %p2;",
+        "selp.f32 %r14, %r12, %r11, %p1;\nselp.f32 %r20, %r10, %r14, %p2;",
+        "selp.f32 %r14, %r10, %r11, %p1;\nselp.f32 %r20, %r12, %r14, %p2;",
+        "selp.f32 %r14, %r10, %r11, %p1;\nselp.f32 %r20, %r14, %r10, %p2;",
+    ):
+        assert isinstance(pair(one, stored(LARGER + wrong)), Different), wrong
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_selection_made_of_comparisons_keeps_its_order(swapped: bool) -> None:
+    """Of two zeros, and of two NaN, it takes another one where its operands change places."""
+    one, other = ("%r11", "%r10") if swapped else ("%r10", "%r11")
+    body = f"setp.gt.f32 %p1, {one}, {other};\nsetp.nan.f32 %p2, {one}, {one};\nor.pred %p3, %p2, %p1;\n"
+    chosen = stored(f"{body}selp.f32 %r20, {one}, {other}, %p3;")
+    plain = stored(LARGER + "or.pred %p3, %p2, %p1;\nselp.f32 %r20, %r10, %r11, %p3;")
+    assert isinstance(pair(plain, chosen), Different if swapped else Equal)
+
+
 POLICY = "createpolicy.fractional.L2::evict_last.b64 %rd40, 1.0;\n"
 
 
