@@ -23,6 +23,7 @@ from gemmdesc.library.interface import NO_INPUTS, Inputs, Window, require_inputs
 from gemmdesc.library.query import Descriptors, Questions
 from gemmdesc.library.side import SideBuffers
 from gemmdesc.library.storage import Stored, aligned_offset, empty_d, result_of, store_a, store_b, store_c
+from gemmdesc.library.unknown import names_unknown
 from gemmdesc.operands import Operand
 from gemmdesc.problem import (
     MAX_ALIGNMENT_BYTES,
@@ -163,7 +164,8 @@ class CublasLt:
             return capture_launch(
                 lambda stream: self.matmul(problem, answer, a, b, d.pointer, stream=stream), self._device_index
             )
-        except _cuda_errors():
+        except _cuda_errors() as error:
+            names_unknown("launch capture", (str(error).splitlines() or [type(error).__name__])[0])
             return None
 
     def matmul(
