@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
@@ -52,7 +52,8 @@ def case_of(test: str) -> int | None:
 
 
 class CaseLog:
-    """Comparisons of one test: those that came out equal, other demands that were met, and declines by reason.
+    """Comparisons of one test: those that came out equal, those that declined where a report leaves room for it, by
+    reason, and other demands that were met, declines that a report demands among them.
 
     Whatever is not as demanded fails the test.
     """
@@ -60,6 +61,11 @@ class CaseLog:
     def __init__(self) -> None:
         self.equal = self.demands = 0
         self.declined: Counter[str] = Counter()
+        self.notes: dict[str, Any] = {}
+
+    def note(self, name: str, value: Any) -> None:
+        """Something that a report asks to be told, as a number or text."""
+        self.notes[name] = value
 
     def same(self, got: Any, want: Any, what: object = "") -> None:
         """Two tensors have the same shape, type and bytes."""
@@ -75,31 +81,37 @@ class CaseLog:
         assert holds, what
         self.demands += 1
 
-    def decline(self, declined: Declined, codes: Sequence[str]) -> None:
-        """A decline that the report's text allows, for one of these reasons."""
+    def refused(self, declined: Declined, *codes: str) -> None:
+        """A decline that the report demands, for one of these reasons."""
         assert declined.code in codes, declined
         assert declined.reason
-        self.declined[f"{declined.code}: {declined.reason[:160]}"] += 1
+        self.demands += 1
 
     def declines(self, call: Callable[[], Any], *codes: str) -> Declined:
         """``call`` has to decline for one of these reasons."""
         try:
             call()
         except DeclinedError as error:
-            self.decline(error.declined, codes)
+            self.refused(error.declined, *codes)
             return error.declined
         raise AssertionError(f"the call must decline ({', '.join(codes)})")
+
+    def allowed(self, declined: Declined, *codes: str) -> None:
+        """A decline instead of a comparison, which the report's text leaves room for."""
+        assert declined.code in codes, declined
+        assert declined.reason
+        self.declined[f"{declined.code}: {declined.reason[:160]}"] += 1
 
     def same_or_declined(self, ours: Callable[[], Any], want: Any, *codes: str, what: object = "") -> bool:
         """Whether ``ours`` gives the bytes of ``want``; False where it declines, which only these ``codes`` may."""
         try:
             got = ours()
         except DeclinedError as error:
-            self.decline(error.declined, codes)
+            self.allowed(error.declined, *codes)
             return False
         self.same(got, want, what)
         return True
 
     def properties(self) -> dict[str, Any]:
         """What goes into a record."""
-        return {"equal": self.equal, "demands": self.demands, "declined": dict(self.declined)}
+        return {"equal": self.equal, "demands": self.demands, "declined": dict(self.declined), "notes": self.notes}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmdesc.dropin.lowering import Products, lowered_linear, lowered_matmul
 from gemmdesc.dropin.named import DEFAULT, LIBRARY
+from gemmdesc.dropin.operators import register_operators
 from gemmdesc.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def graph_choices(choices: Mapping[str, Any], out: Any = None) -> str:
     Raises:
         InvalidInputError: an ``out``, or choices that have no name.
     """
+    _have_operators()
     if out is not None:
         raise InvalidInputError("out must be None in a graph (got a tensor)")
     others = [name for name in choices if name not in ("named", "on_decline")]
@@ -31,6 +33,16 @@ def graph_choices(choices: Mapping[str, Any], out: Any = None) -> str:
     if named is not None:
         return str(named)
     return LIBRARY if choices.get("on_decline") == "library" else DEFAULT
+
+
+def _have_operators() -> bool:
+    """Make the operators where they are not there yet; a tracer calls this for its result, and keeps that."""
+    register_operators()
+    return True
+
+
+# What torch.compiler.assume_constant_result marks, which may not be imported here.
+_have_operators._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, choices: str = "") -> torch.Tensor:

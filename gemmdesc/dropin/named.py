@@ -39,8 +39,6 @@ def _named() -> _Named:
 def register_choices(name: str, *, on_decline: str = "raise", **choices: Any) -> None:
     """Let graphs and operators use these choices, those of :func:`gemmdesc.override`, under ``name``.
 
-    Operators are there afterwards, too, if they were not yet; so do it before a graph is traced.
-
     Raises:
         InvalidInputError: as :func:`gemmdesc.override`, or a name that is taken from the start.
     """
@@ -48,9 +46,6 @@ def register_choices(name: str, *, on_decline: str = "raise", **choices: Any) ->
     if name in (DEFAULT, LIBRARY):
         raise InvalidInputError(f"name must not be one that stands for the default planner (got {name!r})")
     _named().put(name, executor_of(**choices), on_decline)
-    from gemmdesc.dropin.operators import register_operators  # which look names up here
-
-    register_operators()
 
 
 def named_choices(name: str) -> tuple[Executor, str]:

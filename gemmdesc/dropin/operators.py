@@ -45,7 +45,7 @@ Gradient = Callable[..., tuple[Any, ...]]
 
 @cache
 def register_operators() -> None:
-    """Put the operators into ``torch.ops.gemmdesc``, once in a process; not while a graph is traced."""
+    """Put the operators into ``torch.ops.gemmdesc``, once in a process."""
     import torch
 
     aten = torch.ops.aten
