@@ -245,7 +245,7 @@ def main() -> int:
     }  # fmt: skip
     claim = {
         "claim": "a trainer's and a server's log-probabilities, both pinned to one reference",
-        "command": " ".join(sys.argv), "card": card, "versions": {"torch": torch.__version__},
+        "command": " ".join(["python", *sys.argv]), "card": card, "versions": {"torch": torch.__version__},
         "date": date.today().isoformat(), "counts": counts, "operations_dependent": dependent,
         "ways": [{"way": o.way, "log_probs": o.tokens, "pinned_different": o.different, "stock_different": s.different,
                   "stock_largest_difference": s.largest} for o, s in zip(fixed, free, strict=True)],
