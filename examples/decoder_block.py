@@ -226,8 +226,9 @@ def main() -> int:
     wrong = failures(found)
     card = "none (replay on a CPU)" if args.cpu else torch.cuda.get_device_name()
     claim = {
-        "claim": "a decoder block eager, overridden, compiled and pinned", "command": " ".join(["python", *sys.argv]), "card": card,
-        "versions": {"torch": torch.__version__}, "date": date.today().isoformat(),
+        "claim": "a decoder block eager, overridden, compiled and pinned",
+        "command": " ".join(["python", *sys.argv]), "card": card, "versions": {"torch": torch.__version__},
+        "date": date.today().isoformat(),
         "counts": {w.way: {"different": w.unlike, "sequences_dependent_on_the_batch": w.rows,
                            "products_by_plan": w.by_plan, "declined": w.declined} for w in found},
         "failures": wrong,

@@ -233,9 +233,9 @@ def main() -> int:
     if args.out is not None:
         card = "none (replay on a CPU)" if args.cpu else torch.cuda.get_device_name()
         claim = {
-            "claim": "logits of a pinned decoder are the same in every batch", "command": " ".join(["python", *sys.argv]),
-            "card": card, "versions": {"torch": torch.__version__}, "date": date.today().isoformat(),
-            "counts": counts, "operations_dependent": dependent,
+            "claim": "logits of a pinned decoder are the same in every batch",
+            "command": " ".join(["python", *sys.argv]), "card": card, "versions": {"torch": torch.__version__},
+            "date": date.today().isoformat(), "counts": counts, "operations_dependent": dependent,
         }  # fmt: skip
         args.out.write_text(json.dumps({"claims": [claim]}, indent=1))
     failed = counts["different"] or counts["declined"] or counts["elements_unlike_stock_at_reference"]
