@@ -108,7 +108,7 @@ def test_a01_rows_follow_the_librarys_batches(case: CaseLog) -> None:
             x = draw(m, 2048, dtype=BF16, seed=2)
             x[place] = anchor
             anchors.setdefault(m, []).append(torch.mm(x, weight.t())[place].clone())
-            eager(case, lambda x=x: torch.mm(x, weight.t()), "no_rule", what=(m, place))
+            eager(case, lambda x=x: torch.mm(x, weight.t()), *NO_ROWS, what=(m, place))
     groups = [g for g in shared_orders(plans) if not isinstance(g.outcome, Declined)]
     for group in groups:
         places = range(1) if group.by_place else range(3)
@@ -139,7 +139,7 @@ def test_a03_a_bias_inside_or_after_the_rounding(rows: int, case: CaseLog) -> No
 
 @pytest.mark.parametrize("dtype", [HALF, BF16])
 def test_a04_a_bias_under_split_k(dtype: Any, case: CaseLog) -> None:
-    a, b = draw(64, 16384, dtype=dtype), draw(16384, 256, dtype=dtype, seed=1)
+    a, b = draw(64, 16384, dtype=dtype) / 1024, draw(16384, 256, dtype=dtype, seed=1)
     bias = (100 * torch.mm(a, b).float().abs().median()).to(dtype) * draw(256, dtype=dtype, seed=2).sign()
     for addend in (bias, bias.expand(64, 256), bias.expand(64, 256).contiguous()):
         eager(case, lambda addend=addend: torch.addmm(addend, a, b), *NO_ROWS)
@@ -214,7 +214,7 @@ def test_a09_narrow_partials(m: int, measured: Profile, case: CaseLog) -> None:
     shapes = [Shape(m=size, n=4096, k=14336, dtype=DType.BFLOAT16) for size in (m, 33, 128)]
     with CublasLt() as library:
         settings = read_settings(library.device.sm)
-        book = record_book(library, shapes, settings, torch="", command="test", date="today").book
+        book = record_book(library, shapes, settings, torch="", command="test", date="2026-12-01").book
     report = lint_shapes(shapes, BookReader(book, measured))
     for found in report.shapes:
         narrow = any(f.kind is FindingKind.NARROW_PARTIALS for f in found.findings)
@@ -591,7 +591,7 @@ def test_a25_a_workspace_set_too_late_is_told(case: CaseLog) -> None:
     case.demand(found["restored"].get("equal"), "as it was, once the value is what it was")
     if "declined" in found["late"]:
         case.refused(Declined(code=found["late"]["declined"], reason=found["late"]["reason"]), "flags")
-        case.demand("when CUDA was initialised" in found["late"]["reason"])
+        case.demand("once CUDA was initialised" in found["late"]["reason"])
         case.demand(len(found["told"]) == 1)
     else:
         # A release of torch that says which workspace it gives: the value that came late has no effect.
@@ -657,7 +657,7 @@ def test_a27_launches_are_recorded_under_a_profiler(case: CaseLog) -> None:
     case.demand(outside is not None and outside.names)
     case.demand(inside in (outside, None), "the same launch, or an unknown one")
     case.demand(checked.agreement is Agreement.UNAVAILABLE)
-    case.demand(len(unsure) == 1 + (inside is None), [str(w.message) for w in unsure])
+    case.demand(len(unsure) == 1, [str(w.message) for w in unsure])
     case.demand(any(e.name == "aten::mm" for e in outer.events()), "the first profiler saw what it was on for")
 
 

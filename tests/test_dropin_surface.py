@@ -232,3 +232,37 @@ def test_a_gradient_of_a_gradient() -> None:
     with gemmdesc.override(replay=source()):
         got = second(ours())
     assert torch.equal(got, second(THEIRS))
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_computes_again_by_us(reentrant: bool) -> None:
+    layer, x = torch.nn.Linear(6, 5, bias=False).half(), whole(4, 6, needs=True)
+    with gemmdesc.override(replay=source()) as over:
+        torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=reentrant).sum().backward()
+    # Forward, again in backward, and two products of the gradient; where it is not needed again, the last is left out.
+    ours, declined = over.report().by_operator["mm"]
+    assert ours >= 3
+    assert declined == 0
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_exported_model_holds_the_operators(strict: bool) -> None:
+    from gemmdesc.dropin import register_choices
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = (torch.nn.Parameter(whole(*s)) for s in ((5, 6), (5,)))
+
+        def forward(self, x: Any) -> Any:
+            return torch.relu(gemmdesc.linear(x, self.weight, self.bias, named="exported"))
+
+    register_choices("exported", replay=source())
+    layer = Layer()
+    rows = {"x": {0: torch.export.Dim("rows")}}
+    exported = torch.export.export(layer, (whole(4, 6),), strict=strict, dynamic_shapes=rows)
+    calls = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
+    assert "gemmdesc.addmm.default" in calls
+    x = whole(9, 6)
+    assert torch.equal(exported.module()(x), torch.relu(torch.nn.functional.linear(x, layer.weight, layer.bias)))

@@ -24,19 +24,26 @@ NAME = "CUBLAS_WORKSPACE_CONFIG"
 def test_nothing_is_late_before_cuda_is_there() -> None:
     watch = WorkspaceWatch()
     assert watch.late({NAME: ":16:8"}) == ()
-    watch.initialised({NAME: ":16:8"}, certain=True)
+    watch.initialised({NAME: ":16:8"})
     assert watch.late({NAME: ":16:8"}) == ()
 
 
 @pytest.mark.parametrize("now", [None, ":4096:8"])
-@pytest.mark.parametrize("certain", [True, False])
-def test_a_change_is_late_until_it_is_undone(now: str | None, certain: bool) -> None:
+@pytest.mark.parametrize("at_start", [None, {NAME: ":16:8"}])
+def test_a_change_is_late_until_it_is_undone(now: str | None, at_start: dict[str, str | None] | None) -> None:
     watch = WorkspaceWatch()
-    watch.initialised({NAME: ":16:8", "OTHER": "1"}, certain=certain)
-    watch.initialised({NAME: "later"}, certain=True)
+    watch.initialised({NAME: ":16:8", "OTHER": "1"}, at_start)
+    watch.initialised({NAME: "later"})
     values = {} if now is None else {NAME: now}
-    assert watch.late(values) == (LateVariable(name=NAME, before=":16:8", now=now, certain=certain),)
+    assert watch.late(values) == (LateVariable(name=NAME, before=":16:8", now=now, certain=True),)
     assert watch.late({NAME: ":16:8", "OTHER": "2"}) == ()
+
+
+def test_a_value_that_was_set_before_anybody_looked_is_in_doubt() -> None:
+    watch = WorkspaceWatch()
+    watch.initialised({NAME: ":16:8"}, {})
+    assert watch.late({NAME: ":16:8"}) == (LateVariable(name=NAME, before=None, now=":16:8", certain=False),)
+    assert watch.late({}) == (LateVariable(name=NAME, before=":16:8", now=None, certain=True),)
 
 
 def test_what_is_certain_is_said_as_a_reason_and_all_is_warned_of_once() -> None:
@@ -45,7 +52,7 @@ def test_what_is_certain_is_said_as_a_reason_and_all_is_warned_of_once() -> None
     guessed = LateVariable(name="CUBLASLT_WORKSPACE_SIZE", before="78", now="79", certain=False)
     with pytest.warns(LateSettingWarning) as warned:
         words = late_words((known, guessed))
-    assert words == f"{NAME} was not set when CUDA was initialised, and is ':1:77' now"
+    assert words == f"{NAME} was not set once CUDA was initialised, and is ':1:77' now"
     assert ["decline" in str(w.message) for w in warned] == [True, False]
     with warnings.catch_warnings(action="error"):
         assert late_words((known, guessed)) == words
@@ -74,11 +81,13 @@ import torch
 from gemmdesc.library.torch_settings import read_settings
 
 {before}
-first = read_settings("sm_90")
+if {watched}:
+    read_settings("sm_90")
 torch.cuda.is_initialized = lambda: True
 for call, _ in list(torch.cuda._queued_calls):
     if call.__module__.startswith("gemmdesc"):
         call()  # as torch does when it initialises CUDA
+first = read_settings("sm_90")
 {after}
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
@@ -89,6 +98,7 @@ print(first.workspace_bytes, bool(first.unsettled), second.workspace_bytes, bool
 _SET = 'os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":1:1"'
 
 
+@pytest.mark.parametrize("watched", [True, False])
 @pytest.mark.parametrize(
     ("before", "after", "wanted"),
     [
@@ -97,10 +107,15 @@ _SET = 'os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":1:1"'
         ("", _SET, "33554432 False 1024 True 1"),
     ],
 )
-def test_a_process_that_sets_it_in_time_and_one_that_does_not(before: str, after: str, wanted: str) -> None:
-    """CUDA's start is made up, as torch's own hook for it is used; torch's word on its workspaces is left out."""
+def test_a_process_that_sets_it_in_time_and_one_that_does_not(
+    before: str, after: str, wanted: str, watched: bool
+) -> None:
+    """CUDA's start is made up, as torch's own hook for it is used; torch's word on its workspaces is left out.
+
+    Where nobody ``watched`` before CUDA's start, a value that was set by then is warned of at once, and followed.
+    """
     pytest.importorskip("torch")
-    text = _CHILD.format(before=before, after=after)
+    text = _CHILD.format(before=before, after=after, watched=watched)
     if "cublas_workspace_size" in dir(__import__("torch").backends.cuda):
         text = text.replace("import torch\n", "import torch\ndel torch.backends.cuda.cublas_workspace_size\n", 1)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CUBLAS")}

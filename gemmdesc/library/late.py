@@ -27,7 +27,7 @@ class LateSettingWarning(UserWarning):
 
 @dataclass(frozen=True, kw_only=True)
 class LateVariable:
-    """``before``: what it held when CUDA was initialised; or, where ``certain`` is False, when the process started.
+    """``before``: what it held once CUDA was initialised; or, where ``certain`` is False, when the process started.
 
     ``now``: what it holds; None where it is not set.
     """
@@ -38,40 +38,43 @@ class LateVariable:
     certain: bool
 
     def __str__(self) -> str:
-        when = "when CUDA was initialised" if self.certain else "when the process started, before CUDA was initialised"
+        when = "once CUDA was initialised" if self.certain else "when the process started, before CUDA was initialised"
         before, now = (repr(x) if x is not None else "not set" for x in (self.before, self.now))
         return f"{self.name} was {before} {when}, and is {now} now"
 
 
 class WorkspaceWatch:
-    """Remembers the variables' values at the moment when CUDA is initialised, where it was asked to watch before.
-
-    Of a CUDA that was initialised earlier it knows what the process was started with.
-    """
+    """Remembers the variables' values at the moment when CUDA is initialised, or as soon afterwards as it is asked."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._kept: dict[str, str | None] | None = None
-        self._certain = False
+        self._started: dict[str, str | None] = {}
 
-    def initialised(self, values: Values, *, certain: bool) -> None:
-        """CUDA is initialised now, or was before (``certain`` is False); the first call counts."""
+    def initialised(self, values: Values, at_start: Values | None = None) -> None:
+        """CUDA is initialised, the variables hold ``values``; the first call counts.
+
+        ``at_start``: what the process was started with, where CUDA may have been initialised before they were set.
+        """
         with self._lock:
             if self._kept is None:
                 self._kept = {name: values.get(name) for name in WORKSPACE_VARIABLES}
-                self._certain = certain
+                started = values if at_start is None else at_start
+                self._started = {name: started.get(name) for name in WORKSPACE_VARIABLES}
 
     def late(self, values: Values) -> tuple[LateVariable, ...]:
-        """The variables that hold other ``values`` than what is remembered."""
+        """The variables of which torch may not know what they hold."""
         with self._lock:
-            kept, certain = self._kept, self._certain
+            kept, started = self._kept, self._started
         if kept is None:
             return ()
-        return tuple(
-            LateVariable(name=name, before=kept[name], now=values.get(name), certain=certain)
-            for name in WORKSPACE_VARIABLES
-            if kept[name] != values.get(name)
-        )
+        found = []
+        for name in WORKSPACE_VARIABLES:
+            now, certain = values.get(name), values.get(name) != kept[name]
+            before = kept[name] if certain else started[name]
+            if certain or now != before:
+                found.append(LateVariable(name=name, before=before, now=now, certain=certain))
+        return tuple(found)
 
 
 @cache
@@ -81,10 +84,10 @@ def process_watch() -> WorkspaceWatch:
 
     watch = WorkspaceWatch()
     if torch.cuda.is_initialized():
-        watch.initialised(_values_at_start(), certain=False)
+        watch.initialised(os.environ, _values_at_start())
     else:
         # torch runs what it is handed here as it initialises CUDA.
-        torch.cuda._lazy_call(lambda: watch.initialised(os.environ, certain=True))
+        torch.cuda._lazy_call(lambda: watch.initialised(os.environ))
     return watch
 
 
