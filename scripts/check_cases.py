@@ -19,6 +19,7 @@ import os
 import sys
 import time
 from collections import Counter
+from contextlib import redirect_stdout
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -117,8 +118,9 @@ def run_tests(args: argparse.Namespace, numbers: list[int], sink: Any) -> int:
     """The reports' tests in this process."""
     recorder = Recorder(numbers, sink)
     files = [str(ROOT / name) for name in (FILES[:1] if args.cpu else FILES)]
-    # Slow ones too; no output but a failure's.
-    code = pytest.main([*files, "-q", "--no-header", "-p", "no:cacheprovider", "-m", "gpu or not gpu"], [recorder])
+    # Slow ones too.  What pytest prints is a child's last words, should it end.
+    with redirect_stdout(sys.stderr):
+        code = pytest.main([*files, "-q", "--no-header", "-p", "no:cacheprovider", "-m", "gpu or not gpu"], [recorder])
     recorder.close()
     return 0 if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED) else 2
 

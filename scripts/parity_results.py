@@ -1,11 +1,12 @@
 """Write docs/results/torch_parity.json from runs on a card, and say which of the drop-in's bars they hold.
 
-    python scripts/parity_results.py docs/results/torch_parity.json --parity P.json ... [--cases C.json]
+    python scripts/parity_results.py docs/results/torch_parity.json --parity P.json ... [--cases C.json ...]
         [--pinned D.json ...] [--examples E.json ...] [--host H.json ...]
 
 ``--parity``: of ``scripts/check_parity.py``; parts of its random calls are added up.  ``--cases``: of
-``scripts/check_cases.py``.  ``--pinned``: of ``examples/pinned_decoder.py``.  ``--examples``: of the other examples.
-``--host``: of a benchmark of host costs, whose claims may hold ``bars``, {bar: whether it holds}.
+``scripts/check_cases.py``; of a report that several runs had, the last one counts.  ``--pinned``: of
+``examples/pinned_decoder.py``.  ``--examples``: of the other examples.  ``--host``: of a benchmark of host costs, whose
+claims may hold ``bars``, {bar: whether it holds}.
 
 The first claim is a table of the bars: what each wants, what was found, and whether it holds; a bar without a run is
 "not measured".  Every figure is counted from the files given.  The exit code is 1 unless all bars hold.
@@ -123,15 +124,31 @@ def calls(claims: list[Claim]) -> tuple[Claim | None, Claim]:
     return claim, bar | {"found": told, "holds": holds}
 
 
-def cases(claims: list[Claim]) -> Claim:
-    """The bar of public reports."""
+def cases(claims: list[Claim]) -> tuple[Claim | None, Claim]:
+    """Public reports, of one run or of several that had some each, the last word on each; and their bar."""
     bar = {"bar": "public reports", "wanted": f"{CASES} pass, or decline as their text demands"}
     if not claims:
-        return bar | {"found": "not measured", "holds": False}
-    last = claims[-1]["counts"]
-    good, allowed = last["passed"], last["declined_as_allowed"]
-    told = f"{good} passed, {allowed} declined, {last['failed']} failed, {last['not_run']} not run"
-    return bar | {"found": told, "holds": good + allowed == last["cases"] == CASES}
+        return None, bar | {"found": "not measured", "holds": False}
+    rows = {row["case"]: row for c in claims for row in c["cases"]}
+    outcomes = Counter(row["outcome"] for row in rows.values())
+    counts = {
+        "cases": len(rows), "passed": outcomes["passed"], "declined_as_allowed": outcomes["declined"],
+        "failed": outcomes["failed"], "not_run": outcomes["not run"], "tests": sum(r["tests"] for r in rows.values()),
+        "comparisons_equal": sum(r["equal"] for r in rows.values()),
+        "comparisons_declined": sum(r["declined"] for r in rows.values()),
+    }  # fmt: skip
+    reasons: Counter[str] = Counter()
+    for c in claims:
+        reasons.update(c.get("reasons", {}))
+    claim = {
+        **claims[-1], **stamp_of(claims), "command": commands(claims), "counts": counts,
+        "cases": sorted(rows.values(), key=lambda r: int(r["case"][1:])), "reasons": dict(reasons.most_common()),
+        "notes": [note for c in claims for note in c.get("notes", ())],
+        "failures": [text for c in claims for text in c.get("failures", ())],
+    }  # fmt: skip
+    good, allowed = counts["passed"], counts["declined_as_allowed"]
+    told = f"{good} passed, {allowed} declined, {counts['failed']} failed, {counts['not_run']} not run"
+    return claim, bar | {"found": told, "holds": good + allowed == len(rows) == CASES}
 
 
 def pinned(claims: list[Claim]) -> Claim:
@@ -175,14 +192,15 @@ def results(args: argparse.Namespace, command: str) -> tuple[list[Claim], list[C
     parity, judged = claims_of(args.parity), claims_of(args.cases)
     batchings, others, costs = (claims_of(paths) for paths in (args.pinned, args.examples, args.host))
     (decoder_claim, decoder_bar), (call_claim, call_bar) = decoders(parity), calls(parity)
-    bars = [cases(judged), decoder_bar, pinned(batchings), call_bar, *host(costs)]
+    case_claim, case_bar = cases(judged)
+    bars = [case_bar, decoder_bar, pinned(batchings), call_bar, *host(costs)]
     stamp = stamp_of([*parity, *judged, *batchings, *others, *costs])
     summary = {
         "claim": "what the drop-in for PyTorch promises, and what runs on a card came to", **stamp, "command": command,
         "counts": {"bars": len(bars), "held": sum(b["holds"] for b in bars)}, "bars": bars,
     }  # fmt: skip
-    made = [c for c in (decoder_claim, call_claim) if c is not None]
-    claims = [summary, *judged[-1:], *made, *batchings, *others, *costs]
+    made = [c for c in (case_claim, decoder_claim, call_claim) if c is not None]
+    claims = [summary, *made, *batchings, *others, *costs]
     # A list of nothing needs no line on a page.
     return [{name: value for name, value in c.items() if value not in ([], {})} for c in claims], bars
 

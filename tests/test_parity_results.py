@@ -36,9 +36,15 @@ def random_calls(number: int, **changes: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def reports(**changes: int) -> dict[str, Any]:
-    counts = {"cases": 27, "passed": 20, "declined_as_allowed": 7, "failed": 0, "not_run": 0, "tests": 170}
-    return {"claim": "public reports", **STAMP, "counts": counts | changes, "cases": [{"case": "A1"}], "failures": []}
+def reports(*outcomes: str, first: int = 1) -> dict[str, Any]:
+    """Reports from number ``first`` on, by default all of them."""
+    told = outcomes or ("passed",) * 20 + ("declined",) * 7
+    rows = [
+        {"case": f"A{first + i}", "what": "x", "outcome": outcome, "tests": 2, "equal": 3, "declined": 1}
+        for i, outcome in enumerate(told)
+    ]
+    return {"claim": "public reports", **STAMP, "counts": {}, "cases": rows, "failures": [], "notes": [],
+            "reasons": {"A1 no_rule: x": 1}}  # fmt: skip
 
 
 def pinned(**changes: int) -> dict[str, Any]:
@@ -100,8 +106,9 @@ def test_parts_of_random_calls_are_added_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "claims", "bar"),
     [
-        ("cases", [reports(failed=1, passed=19)], "public reports"),
-        ("cases", [reports(cases=26, passed=19)], "public reports"),
+        ("cases", [reports(*["passed"] * 26, "failed")], "public reports"),
+        ("cases", [reports(*["passed"] * 26, "not run")], "public reports"),
+        ("cases", [reports(*["passed"] * 26)], "public reports"),
         ("pinned", [pinned(different=1)], "pinned batchings"),
         ("pinned", [pinned(batchings=199)], "pinned batchings"),
         ("pinned", [pinned(stock_different=0)], "pinned batchings"),
@@ -120,6 +127,18 @@ def test_a_bar_that_does_not_hold_fails(name: str, claims: list[dict[str, Any]],
     code, out = written(tmp_path, good() | {name: claims})
     assert code == 1
     assert bars(out)[bar] is False
+
+
+def test_reports_may_be_run_in_parts_and_again(tmp_path: Path) -> None:
+    halves = [reports(*["passed"] * 14), reports(*["passed"] * 12, "failed", first=15)]
+    code, out = written(tmp_path, good() | {"cases": halves})
+    assert (code, bars(out)["public reports"]) == (1, False)
+    code, out = written(tmp_path, good() | {"cases": [*halves, reports("declined", first=27)]})
+    assert (code, bars(out)["public reports"]) == (0, True)
+    claim = next(c for c in json.loads(out.read_text())["claims"] if c["claim"] == "public reports")
+    assert [row["case"] for row in claim["cases"]] == [f"A{i}" for i in range(1, 28)]
+    assert (claim["counts"]["passed"], claim["counts"]["declined_as_allowed"]) == (26, 1)
+    assert (claim["counts"]["comparisons_equal"], claim["reasons"]) == (81, {"A1 no_rule: x": 3})
 
 
 def test_what_was_not_run_is_not_measured(tmp_path: Path) -> None:
