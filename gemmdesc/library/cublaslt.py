@@ -21,6 +21,7 @@ from gemmdesc.library.products import Products, cuda_errors
 from gemmdesc.library.query import Descriptors, Questions
 from gemmdesc.library.side import SideBuffers
 from gemmdesc.library.storage import Stored, aligned_offset, empty_d
+from gemmdesc.library.unknown import names_unknown
 from gemmdesc.operands import Operand
 from gemmdesc.problem import (
     MAX_ALIGNMENT_BYTES,
@@ -157,7 +158,8 @@ class CublasLt:
             return capture_launch(
                 lambda stream: self.matmul(problem, answer, a, b, d.pointer, stream=stream), self._device_index
             )
-        except cuda_errors():
+        except cuda_errors() as error:
+            names_unknown("launch capture", (str(error).splitlines() or [type(error).__name__])[0])
             return None
 
     def matmul(
