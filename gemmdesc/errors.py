@@ -45,6 +45,10 @@ class BookError(GemmdescError):
     """A book of recorded answers is truncated, foreign, contradicts itself, or is of another card or release."""
 
 
+class LaunchError(GemmdescError):
+    """The CUDA driver refused a kernel launch or a tensor descriptor."""
+
+
 class CampaignError(GemmdescError):
     """A probe campaign cannot start or resume as asked."""
 
