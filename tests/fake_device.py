@@ -119,7 +119,8 @@ class FakeDevice:
                 address, element, shape, strides = self.maps[number]
                 told = [_number(places[at + 1 + i], "i32" if i < rank else "i64") for i in range(2 * rank)]
                 assert told == [*shape, *strides]
-                yield TensorDescriptor(_memory(address, NAMES[element]), list(shape), list(strides), list(argument.block))
+                base = _memory(address, NAMES[element])
+                yield TensorDescriptor(base, list(shape), list(strides), list(argument.block))
                 at += 1 + 2 * rank
             else:
                 yield _value(places[at], kind, stand_in)

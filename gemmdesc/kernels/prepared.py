@@ -108,6 +108,8 @@ class _Arguments:
 class PreparedProgram:
     """``program`` on the current device of this thread, whose kernels are ``kernels``, one for each step.
 
+    ``scratch_bytes``: what each run needs of its own.  ``needs``: how many inputs a run takes.
+
     Raises:
         NotPreparableError: an argument does not suit its parameter.
         LaunchError: the driver refuses.

@@ -9,7 +9,7 @@ from functools import cache
 
 import torch
 
-from gemmdesc.kernels.beside import Beside
+from gemmdesc.kernels.beside import NOTHING, Beside
 from gemmdesc.kernels.driver import Driver, cuda_driver
 from gemmdesc.kernels.launch_kmajor import Scales
 from gemmdesc.kernels.launch_tiled import launch_choice
@@ -127,6 +127,13 @@ def run_prepared(
         addresses = map(_address, (beside.c, beside.bias, scale, output))
         inputs = (*inputs, *addresses, float32_bits(beside.alpha), float32_bits(beside.beta))
     program(current_stream()(out.get_device()), inputs)
+
+
+def plain_inputs(program: PreparedProgram) -> tuple[int, ...]:
+    """What follows the first inputs of a program that runs a product with nothing beside its operands."""
+    if program.needs <= PLAIN_INPUTS:
+        return ()
+    return (0, 0, 0, 0, float32_bits(NOTHING.alpha), float32_bits(NOTHING.beta))
 
 
 def new_scratch(program: PreparedProgram, device: torch.device) -> torch.Tensor | None:

@@ -35,8 +35,12 @@ def default_planner(
         import torch
 
         device_index = int(torch.cuda.current_device())
+    level = parse_level(accept)
     with _MAKING:
-        return _planner(device_index, None if profiles is None else Path(profiles), parse_level(accept))
+        made = _planner(device_index, None if profiles is None else Path(profiles), level)
+        if profiles is None and level is Level.VERIFIED:
+            _known()[device_index] = made
+        return made
 
 
 @cache
@@ -44,10 +48,22 @@ def _planner(device_index: int, profiles: Path | None, accept: Level) -> Planner
     return planner_for(device_index, profiles, accept=accept)
 
 
+@cache
+def _known() -> dict[int, Planner]:
+    """The planners of calls that choose nothing, by device."""
+    return {}
+
+
+def known_planner(device_index: int) -> Planner | None:
+    """The default planner of a device, or None before its first call."""
+    return _known().get(device_index)
+
+
 def reset_default_planners() -> None:
     """Forget every default planner, with its plans, counts and library handles; the next call makes a new one."""
     with _MAKING:
         _planner.cache_clear()
+        _known().clear()
 
 
 def chosen_planner(

@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gemmdesc.errors import Declined, GemmdescError, InvalidInputError
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.variants import Variant
 from gemmdesc.library.interface import Library
 from gemmdesc.library.torch_settings import TorchSettings
-from gemmdesc.plan.cache import BoundedCache
+from gemmdesc.plan.cache import BoundedCache, QuickCache
 from gemmdesc.plan.cards import card_arithmetic
 from gemmdesc.plan.decide import decide, needs_launch
 from gemmdesc.plan.pinning import require_reference
 from gemmdesc.plan.posing import Posed, pose
 from gemmdesc.plan.problems import problem_meta
+from gemmdesc.plan.programs import FrequentCall
 from gemmdesc.plan.values import CacheInfo, Decision, MmCall, Plan, PlanKey, ProblemCall
 from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId, Refused
 from gemmdesc.profiles import Level, Profile, ProfileIndex, index_profile, profile_digest
@@ -78,7 +79,8 @@ class Planner:
     ) -> None:
         self._objection = objection
         self._plans: BoundedCache[PlanKey, Plan | Declined] = BoundedCache(capacity)
-        self._open, self._profiles = open_library, profiles
+        self._frequent: QuickCache[Any, FrequentCall] = QuickCache(capacity)
+        self._open, self._profiles, self._capacity = open_library, profiles, capacity
         self._device_index, self._shared_bytes, self._accept = device_index, shared_bytes, accept
         self._lock = Lock()
         self._declines: Counter[str] = Counter()
@@ -101,6 +103,11 @@ class Planner:
     @property
     def library(self) -> LibraryId:
         return self._library
+
+    @property
+    def frequent(self) -> QuickCache[Any, FrequentCall]:
+        """Calls that were planned and prepared, by what :mod:`gemmdesc.ops` finds them by; :meth:`reload` forgets."""
+        return self._frequent
 
     @property
     def profile(self) -> Profile | Declined:
@@ -217,7 +224,7 @@ class Planner:
     def _assemble(
         self, key: PlanKey, posed: Posed, answer: AlgoConfig, launch: Launch | None, decision: Decision
     ) -> Plan:
-        return Plan(
+        plan = Plan(
             problem=posed.problem,
             answer=answer,
             launch=launch,
@@ -233,6 +240,12 @@ class Planner:
             transposed=posed.transposed,
             reference=posed.reference,
         )
+        if key.captured:
+            # What the same call was prepared for outside of the capture serves within.
+            earlier = self._plans.peek(replace(key, captured=False))
+            if isinstance(earlier, Plan) and (earlier.kernel, earlier.meta) == (plan.kernel, plan.meta):
+                plan.programs.adopt(earlier.programs)
+        return plan
 
     def _launch(self, key: PlanKey, library: Library, problem: GemmProblem, answer: AlgoConfig) -> Launch | None:
         if not key.captured:
@@ -273,6 +286,7 @@ class Planner:
         """Look for the profile again, for example after a probe, and forget all plans."""
         self._measured = self._find()
         self._plans.clear()
+        self._frequent = QuickCache(self._capacity)
 
     def close(self) -> None:
         """Close the libraries that are not in use; the planner opens new ones if it is used again."""
