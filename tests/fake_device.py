@@ -90,7 +90,7 @@ class FakeDevice:
         return made
 
     def launch(self, config: int, function: int, parameters: int, extra: None) -> int:
-        """Run the kernel, every program of its grid."""
+        """As ``cuLaunchKernelEx``."""
         if self.current != CONTEXT:
             return 201
         told = LaunchConfig.from_address(config)
@@ -99,11 +99,13 @@ class FakeDevice:
         assert told.shared_bytes == 64
         assert told.attribute_count == 0
         self.streams.append(told.stream)
-        constants = constants_of(step.variant)
-        arguments = list(self._decoded(step, kernel, parameters))
-        launched: Any = KERNELS[step.variant.kernel]
-        launched[(told.grid_x,)](*arguments, **constants)
+        self.run(step, told.grid_x, list(self._decoded(step, kernel, parameters)))
         return 0
+
+    def run(self, step: Step, programs: int, arguments: list[Any]) -> None:
+        """Run a kernel in Triton's interpreter."""
+        launched: Any = KERNELS[step.variant.kernel]
+        launched[(programs,)](*arguments, **constants_of(step.variant))
 
     def _decoded(self, step: Step, kernel: LoadedKernel, parameters: int) -> Iterator[Any]:
         places = (ctypes.c_uint64 * 256).from_address(parameters)

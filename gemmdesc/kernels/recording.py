@@ -136,7 +136,10 @@ class _OnlyViews(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [*args, *(kwargs or {}).values()]
         lists = [x for g in given if isinstance(g, list | tuple) for x in g]
-        touched = any(isinstance(x, torch.Tensor) and x.is_meta for x in (*given, *lists))
+        touched = any(
+            x.is_meta if isinstance(x, torch.Tensor) else isinstance(x, torch.device) and x.type == "meta"
+            for x in (*given, *lists)
+        )
         if touched and not func.is_view and func.name() not in _ALLOCATIONS:
             raise NotRecordableError(f"launching must only enqueue kernels on views of tensors (got {func.name()})")
         return func(*args, **(kwargs or {}))
