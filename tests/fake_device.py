@@ -173,10 +173,11 @@ def prepared_on(
 def launch_prepared(
     choice: Choice, a: Any, b: Any, out: Any, beside: Beside = NOTHING, *, scales: Any = None
 ) -> None:
-    """In the place of ``launch_choice``: prepared for such tensors, run on others first, then on these."""
+    """In the place of ``launch_choice``: prepared for such tensors, small ones run on others first, then on these."""
     device = FakeDevice()
     program = prepared_on(device, choice, a, b, out, beside, scales)
     others = [torch.zeros_like(t, memory_format=torch.preserve_format) for t in (a, b, out)]
-    if all(x.data_ptr() % 16 == t.data_ptr() % 16 for x, t in zip(others, (a, b, out), strict=True)):
+    alike = all(x.data_ptr() % 16 == t.data_ptr() % 16 for x, t in zip(others, (a, b, out), strict=True))
+    if alike and out.numel() < 1000:
         run_prepared(program, *others, beside, scales)
     run_prepared(program, a, b, out, beside, scales)

@@ -81,10 +81,10 @@ def prepared(descriptor: GEMMDesc, at: KernelMeta, device: FakeDevice) -> Prepar
     ("arguments", "wanted"),
     [
         (
-            ("interpreted_kernels", "1", "3"),
+            ("interpreted_kernels", "1", "4"),
             {"chain_tma packed", "chain_pointer", "grouped_chain", "scalar_nest", "balanced_chains", "regions"},
         ),
-        (("interpreted_finish", "5", "30"), {"finished chain_tma", "finished scalar_nest", "regions"}),
+        (("interpreted_finish", "5", "24"), {"finished chain_tma", "finished scalar_nest", "regions"}),
         (("interpreted_kmajor", "0"), {"kmajor_chain 1 slices", "kmajor_chain 2 packed", "fma_chain"}),
     ],
     ids=("chains", "epilogues", "k-major"),
