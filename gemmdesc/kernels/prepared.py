@@ -108,7 +108,8 @@ class _Arguments:
 class PreparedProgram:
     """``program`` on the current device of this thread, whose kernels are ``kernels``, one for each step.
 
-    ``scratch_bytes``: what each run needs of its own.  ``needs``: how many inputs a run takes.
+    ``scratch_bytes``: what each run needs of its own.  ``needs``: how many inputs a run takes.  ``launches``: kernels
+    of each run.
 
     Raises:
         NotPreparableError: an argument does not suit its parameter.
@@ -116,7 +117,7 @@ class PreparedProgram:
     """
 
     def __init__(self, program: Program, kernels: Sequence[LoadedKernel], driver: Driver) -> None:
-        self.scratch_bytes = program.scratch_bytes
+        self.prepared, self.launches, self.scratch_bytes = True, len(program.steps), program.scratch_bytes
         self.needs = max(program.inputs, default=-1) + 1
         self._driver, self._launch, self._context = driver, driver.launch, driver.context()
         #: Kernels and tables live as long as what points at them.

@@ -43,6 +43,10 @@ class Unprepared:
     reason: str
     expected: bool = False
 
+    @property
+    def prepared(self) -> bool:
+        return False
+
 
 def record(choice: Choice, meta: KernelMeta, taken: Taken, device: torch.device, *, copies: bool = True) -> Program:
     """What launching ``choice`` on tensors of ``meta`` enqueues.
