@@ -14,8 +14,8 @@ from gemmdesc.cli.output import JsonOption, guarded, print_json, print_table, wa
 
 _PACKAGES = ("torch", "triton", "numpy", "numba", "pyarrow", "cuda-bindings", "nvidia-cublas", "nvidia-cublas-cu12")
 _VARIABLES = (
-    "GEMMDESC_PROFILES", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE", "CUDA_VISIBLE_DEVICES",
-    "TORCH_BLAS_PREFER_CUBLASLT",
+    "GEMMDESC_PROFILES", "GEMMDESC_SAVED_PLANS", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE",
+    "CUDA_VISIBLE_DEVICES", "TORCH_BLAS_PREFER_CUBLASLT",
 )  # fmt: skip
 
 
@@ -45,6 +45,7 @@ def gather() -> dict[str, Any]:
         "torch settings": settings,
         "environment": {name: os.environ.get(name) for name in _VARIABLES},
         "profiles": _profiles(device, library),
+        "saved plans": _saved(),
     }
 
 
@@ -55,6 +56,14 @@ def _key(device: dict[str, Any], library: dict[str, Any]) -> str | None:
     mig = " (MIG)" if device["mig"] else ""
     build = library["build_id"] or "none"
     return f"{device['sm']}-{device['sm_count']}/cublaslt-{library['version']}, build-id {build}{mig}"
+
+
+def _saved() -> dict[str, Any]:
+    from gemmdesc.plan import saved_folder
+
+    folder = saved_folder()
+    files = [] if folder is None else sorted(folder.glob("*/cublaslt-*.json"))
+    return {"folder": "off" if folder is None else str(folder), "files": [str(f) for f in files]}
 
 
 def _versions() -> dict[str, str | None]:

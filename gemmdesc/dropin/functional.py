@@ -15,9 +15,13 @@ from gemmdesc.dropin.refusals import as_torch_refuses
 from gemmdesc.dropin.through import Choices, through
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.ops import products
+from gemmdesc.ops.frequent import frequent_products
 
 if TYPE_CHECKING:
     import torch
+
+#: Choices that leave a frequent call what it is.
+_FREQUENT = frozenset(("on_decline", "planner"))
 
 
 def matmul(
@@ -57,6 +61,10 @@ def matmul(
         _require_matrices(out_dtype)
         return graph.matmul(a, b, graph.graph_choices(choices, out))
 
+    if choices.keys() <= _FREQUENT and choices.get("on_decline", "raise") in ("raise", "library"):
+        done = frequent_products().matmul(a, b, out, out_dtype, choices.get("planner"))
+        if done is not None:
+            return done
     plain = _axes(a, b) == (2, 2) and not _in_graph(a, b) and not torch.is_autocast_enabled("cuda")
     if plain and not any(choices.get(name) is not None for name in ("replay", "named", "pin")):
         return _short(a, b, out, out_dtype, choices)

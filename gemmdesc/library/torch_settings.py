@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 from gemmdesc.errors import LibraryError
 from gemmdesc.library.late import late_words, process_watch
@@ -131,3 +133,64 @@ def _allow_tf32() -> bool:
         return bool(torch.backends.cuda.matmul.allow_tf32)
     except RuntimeError:  # set through torch's newer precision interface, which the old one refuses to read
         return str(torch.backends.cuda.matmul.fp32_precision) == "tf32"
+
+
+@cache
+def settings_key() -> Callable[[], tuple[Any, ...]]:
+    """A function that tells torch's settings apart: two calls give equal tuples only where :func:`read_settings` would.
+
+    It reads what lies behind torch's public properties, and behind ``os.environ``, since these take half a microsecond
+    each; where a torch or a Python has no such thing, the public way serves.
+
+    Raises:
+        LibraryError: torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise LibraryError("torch must be installed to read its settings (got no torch)") from None
+    matmul = torch.backends.cuda.matmul
+    fp16 = _behind("_get_cublas_allow_fp16_reduced_precision_reduction", lambda: _reduction(matmul, "fp16"))
+    bf16 = _behind("_get_cublas_allow_bf16_reduced_precision_reduction", lambda: _reduction(matmul, "bf16"))
+    fp16_accumulation = _behind(
+        "_get_cublas_allow_fp16_accumulation", lambda: getattr(matmul, "allow_fp16_accumulation", False)
+    )
+    blas = _behind("_get_blas_preferred_backend", _blas_library)
+    tunable = _behind("_cuda_tunableop_is_enabled", lambda: False)
+    deterministic = torch.are_deterministic_algorithms_enabled
+    workspace, lt_workspace = (_variable(n) for n in ("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE"))
+    tf32 = _behind("_get_cublas_allow_tf32", _allow_tf32)
+
+    def key() -> tuple[Any, ...]:
+        try:
+            single: Any = tf32()
+        except RuntimeError:  # as in _allow_tf32
+            single = _allow_tf32()
+        return (
+            fp16(), bf16(), fp16_accumulation(), blas(), tunable(), deterministic(), single, workspace(), lt_workspace()
+        )  # fmt: skip
+
+    return key
+
+
+def _behind(name: str, otherwise: Callable[[], Any]) -> Callable[[], Any]:
+    """torch's own getter of that name, or ``otherwise``."""
+    import torch
+
+    found: Callable[[], Any] = getattr(torch._C, name, otherwise)
+    return found
+
+
+def _reduction(matmul: Any, kind: str) -> tuple[bool, bool]:
+    name = f"allow_{kind}_reduced_precision_reduction"
+    return bool(getattr(matmul, name)), bool(getattr(matmul, f"{name}_split_k"))
+
+
+def _variable(name: str) -> Callable[[], Any]:
+    """Reads an environment variable, from the dictionary that ``os.environ`` wraps where there is one."""
+    held = getattr(os.environ, "_data", None)
+    encode = getattr(os.environ, "encodekey", None)
+    if isinstance(held, dict) and encode is not None:
+        key, get = encode(name), held.get
+        return lambda: get(key)
+    return lambda: os.environ.get(name)
