@@ -87,7 +87,7 @@ def select(m: Machine, i: Instruction, act: Mask | None) -> None:
             chooser = Value(bits=bits, written=kind == 1)
     product = max(yes.product, no.product)
     if chooser.ids is not None:
-        made = _chosen(m, width, *(as_nodes(v, width, m.table) for v in (yes, no)), chooser.ids)
+        made = _chosen(m, width, as_nodes(yes, width, m.table), as_nodes(no, width, m.table), chooser.ids)
         m.write(i.operands[0], Value(ids=made, product=product), act)
         return
     assert chooser.bits is not None
