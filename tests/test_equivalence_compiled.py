@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections import Counter
@@ -84,6 +85,13 @@ def test_grids_are_those_that_inductor_gives_its_own_configurations() -> None:
             assert grid_of(case, config["constants"]) == tuple(config["grid"])
             tried += 1
     assert tried >= len(CASES)
+
+
+def test_results_and_gates_count_a_kernel_under_one_name() -> None:
+    found = runpy.run_path(str(ROOT / "scripts" / "equivalence_results.py"))
+    for name, case in cases().items():
+        wanted = case.family if name in CASES else name.split("-")[0]
+        assert found["kernel_of"](name) == wanted
 
 
 # What is read.
@@ -228,3 +236,43 @@ def test_the_capture_takes_kernels_here_and_goes_on_where_a_function_fails() -> 
     assert "triton_helpers.maximum" in product["source"]
     (config,) = product["configs"]
     assert (config["num_warps"], config["num_stages"], config["grid"]) == (8, 5, [1, 1, 1])
+
+
+# On a card.
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "name",
+    ["sum-inner-4x3000-float32", "softmax-8x1024-bfloat16", "rms-norm-16x250-float16", "cumsum-8x1024-float32-looped",
+     "layer-norm-backward-8x1024-bfloat16-1", "mm-bias-relu-bfloat16-k32", "quantized-rows"],
+)  # fmt: skip
+def test_the_card_stores_what_was_read(name: str) -> None:
+    from gemmdesc.equivalence.card import Card
+    from gemmdesc.equivalence.holding import Holder, Launchable
+
+    case = CASES[f"compiled-{name}"]
+    choice = {**next(iter(case.configurations())), "enable_fp_fusion": False}
+    compiled = compile_case(case, choice, 90)
+    walked = read(Kernel(name=name, ptx=compiled.asm["ptx"], launch=launch_of(case, choice)))
+    assert not isinstance(walked, Refused), walked
+    kinds = tuple(kind for _, kind in case.pointers)
+    given = Launchable(cubin=compiled.asm["cubin"], metadata=compiled.metadata, kinds=kinds)
+    row = Holder(Card(), 0).hold(walked, given)
+    assert all(row["equal"]), row.get("first")
+    assert all(row["aimed_equal"]), row.get("first")
+
+
+@pytest.mark.gpu
+def test_the_card_s_own_capture_is_what_is_stored(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch.compile is torch's")
+    if not torch.__version__.startswith("2.11"):
+        pytest.skip(f"the stored kernels are torch 2.11's (got {torch.__version__})")
+    out = tmp_path / "captured.json.xz"
+    command = [sys.executable, "scripts/capture_compiled.py", str(out), "--functions"]
+    done = subprocess.run([*command, "sum-inner,softmax-8x1024,mm-bias"], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    mine = {(one.function, one.number): one for one in emitted()}
+    for one in emitted(out):
+        stored = mine[one.function, one.number]
+        assert (one.source, one.configs, one.integers) == (stored.source, stored.configs, stored.integers)
