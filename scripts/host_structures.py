@@ -101,7 +101,8 @@ def described() -> tuple[Described, ...]:
         Described(structure="chain_tma", desc=chain(4096, cut(Contiguous(span=1024))), m=80, n=96, k=4096),
         Described(structure="chain_tma", desc=chain(499, step=8), m=300, n=301, k=499),
         Described(
-            structure="chain_tma", desc=chain(999, cut(Contiguous(span=333)), step=8), m=300, n=301, k=999, layouts="crr"
+            structure="chain_tma", desc=chain(999, cut(Contiguous(span=333)), step=8), m=300, n=301, k=999,
+            layouts="crr",
         ),
         Described(structure="folded_chain", desc=chain(256, cut(Contiguous(span=64))), m=1280, n=1280, k=256),
         Described(structure="chain_pointer", desc=chain(101), m=33, n=45, k=101),

@@ -11,6 +11,7 @@ import inspect
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 import torch
@@ -51,6 +52,7 @@ class FakeDevice:
     maps: dict[int, tuple[int, str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     streams: list[int] = field(default_factory=list)
     current: int = CONTEXT
+    lock: Any = field(default_factory=Lock)
 
     def load(self, step: Step) -> LoadedKernel:
         """A kernel of its own for each step."""
@@ -71,6 +73,9 @@ class FakeDevice:
     def context(self) -> int:
         return self.current
 
+    def primary_context(self, device_index: int) -> int:
+        return CONTEXT
+
     def make_current(self, context: int) -> None:
         self.current = context
 
@@ -84,9 +89,10 @@ class FakeDevice:
         assert swizzle == 3
         assert element_bytes == NAMES[element].itemsize
         made = TensorMap()
-        number = len(self.maps) + 1
+        with self.lock:
+            number = len(self.maps) + 1
+            self.maps[number] = (address, element, tuple(shape), tuple(strides))
         ctypes.memmove(made.address, struct.pack("=Q", number), 8)
-        self.maps[number] = (address, element, tuple(shape), tuple(strides))
         return made
 
     def launch(self, config: int, function: int, parameters: int, extra: None) -> int:

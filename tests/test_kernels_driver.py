@@ -109,6 +109,13 @@ def test_failures_have_the_drivers_names(fake: Fake, tmp_path: Path) -> None:
         Driver(str(tmp_path / "nothing.so"))
 
 
+def test_a_devices_context_is_retained_once(fake: Fake) -> None:
+    assert [fake.driver.primary_context(i) for i in (0, 1, 0, 1)] == [77, 78, 77, 78]
+    assert fake.numbers(59) == [2]
+    with pytest.raises(LaunchError, match=r"^cuDeviceGet must succeed \(got CUDA_ERROR_INVALID_VALUE\)$"):
+        fake.driver.primary_context(2)
+
+
 def test_large_clusters_are_allowed_by_function(fake: Fake) -> None:
     fake.driver.allow_large_clusters(4321)
     assert fake.numbers(60, 61, 62) == [4321, 1, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -22,11 +23,13 @@ from hypothesis import strategies as st
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, LaunchError
-from gemmdesc.kernels.compiling import compile_variant
+from gemmdesc.kernels.compiling import KERNELS, compile_variant, compiled_variants, constants_of, options_of
+from gemmdesc.kernels.launch_tiled import launch_choice
 from gemmdesc.kernels.loaded import (
     BoxFormat,
     LoadedKernel,
     NotPreparableError,
+    load_step,
     loaded_kernel,
     ptx_parameter_sizes,
 )
@@ -278,7 +281,7 @@ def step_of(arguments: tuple[Any, ...]) -> Step:
 def test_arguments_that_do_not_suit_are_refused(arguments: Any, types: tuple[str, ...], words: str) -> None:
     kernel = LoadedKernel(function=1, types=types, boxes=(), threads=32, shared_bytes=0)
     with pytest.raises(NotPreparableError, match=words):
-        PreparedProgram(Program(steps=(step_of(arguments),), scratch_bytes=0), [kernel], FakeDevice())
+        PreparedProgram(Program(steps=(step_of(arguments),), scratch_bytes=0), [kernel], FakeDevice(), 0)
 
 
 def test_numbers_of_every_type_are_packed_as_c_would() -> None:
@@ -290,7 +293,7 @@ def test_numbers_of_every_type_are_packed_as_c_would() -> None:
     step = step_of(tuple(v for v, _ in values))
     device.steps[5] = (step, kernel)
     device.run = lambda *given: seen.append(given[2])
-    PreparedProgram(Program(steps=(step,), scratch_bytes=0), [kernel], device)(0, ())
+    PreparedProgram(Program(steps=(step,), scratch_bytes=0), [kernel], device, 0)(0, ())
     ((*got,),) = seen
     assert struct.pack("=6d", *got) == struct.pack("=6d", -1, -(2**40), -0.0, float(np.float32(0.1)), 7, 1)
 
@@ -390,3 +393,108 @@ def test_ptx_of_other_shapes_is_read_or_refused() -> None:
         ptx_parameter_sizes("nothing")
     with pytest.raises(NotPreparableError, match=r"\(got \.pred\)"):
         ptx_parameter_sizes(head + ".param .pred f_0)")
+
+
+# Compiling and loading, with Triton's own driver replaced.
+
+
+class FakeUtils:
+    """Loads nothing, and hands out handles."""
+
+    def __init__(self) -> None:
+        self.loaded: list[tuple[str, int]] = []
+
+    def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
+        assert kernel[:4] == b"\x7fELF"
+        self.loaded.append((name, shared))
+        return 10, 2000 + len(self.loaded), 32, 0, 1024
+
+    def unload_module(self, module: int) -> None:
+        assert module == 10
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": SHARED}
+
+
+class FakeTritonDriver:
+    """Triton's driver of a Hopper card that is not there."""
+
+    def __init__(self) -> None:
+        self.utils = FakeUtils()
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Any:
+        return lambda *arguments: pytest.fail("nothing may be launched")
+
+
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    from triton.runtime.driver import driver
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    fake = FakeTritonDriver()
+    monkeypatch.setattr(driver, "_active", fake)
+    for kernel in KERNELS.values():
+        kernel.device_caches.clear()
+    yield fake
+    for kernel in KERNELS.values():
+        kernel.device_caches.clear()
+    gc.collect()  # kernels are unloaded by the driver that loaded them
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "at"),
+    [
+        (desc(256), meta(256, 256, 256)),
+        (desc(999, span=333, step=8, turn=32), meta(300, 301, 999, "ccr")),
+        (desc(72), meta(20, 30, 72, alignment=2)),
+        (nest(3, 64), meta(20, 30, 64)),
+    ],
+    ids=("descriptors", "packed slices", "pointers", "nest"),
+)
+def test_kernels_are_compiled_once_and_as_real_tensors_have_them(
+    descriptor: GEMMDesc, at: KernelMeta, hopper: Any
+) -> None:
+    choice = choice_of(descriptor, at)
+    program = record(choice, at, NOTHING, HOST)
+    loaded = [load_step(step) for step in program.steps]
+    assert len({k.function for k in loaded}) == len(program.variants) == len(hopper.utils.loaded)
+    assert sum(compiled_variants().values()) == len(program.variants)
+    # Preparing it again compiles nothing, and what Triton would launch on tensors is in its cache already.
+    again = prepare(choice, at, NOTHING, HOST, driver=FakeDevice)
+    assert isinstance(again, PreparedProgram)
+    assert len(hopper.utils.loaded) == len(program.variants)
+    a, b, out = (torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in (
+        stand_in(at.a, at.m, at.k), stand_in(at.b, at.k, at.n), stand_in(at.out, at.m, at.n)))  # fmt: skip
+    seen: list[Any] = []
+
+    def compiled(variant: Any, programs: int, *arguments: Any) -> None:
+        kernel = KERNELS[variant.kernel]
+        seen.append(kernel.warmup(*arguments, grid=(programs,), **constants_of(variant), **options_of(variant)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("launch", "launch_balanced", "launch_finished", "launch_fma", "launch_kmajor"):
+            patch.setattr(f"gemmdesc.kernels.{module}.enqueue", compiled)
+        launch_choice(choice, a, b, out)
+    assert [k.function for k in seen] == [k.function for k in loaded]
+
+
+def test_an_interpreted_kernel_is_left_to_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = meta(256, 256, 256)
+    program = record(choice_of(desc(256), at), at, NOTHING, HOST)
+    monkeypatch.setitem(KERNELS, program.steps[0].variant.kernel, SimpleNamespace())
+    with pytest.raises(NotPreparableError, match="must be compiled"):
+        load_step(program.steps[0])
+    found = prepare(choice_of(desc(256), at), at, NOTHING, HOST)
+    assert isinstance(found, Unprepared)

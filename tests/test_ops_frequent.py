@@ -207,6 +207,7 @@ def test_settings_that_change_while_a_call_is_planned_leave_no_note(bench: Bench
     assert bench.again(a, b, out) is None
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_what_no_lookup_decides_is_checked(bench: Bench) -> None:
     a, b, out = operands()
     bench.long_way(a, b, out)

@@ -102,6 +102,8 @@ class Driver:
             self._error_name = _function(loaded, "cuGetErrorName", (ctypes.c_int, address))
             self._get_context = _function(loaded, "cuCtxGetCurrent", (address,))
             self._set_context = _function(loaded, "cuCtxSetCurrent", (address,))
+            self._get_device = _function(loaded, "cuDeviceGet", (address, ctypes.c_int))
+            self._retain = _function(loaded, "cuDevicePrimaryCtxRetain", (address, ctypes.c_int))
             self._set_attribute = _function(loaded, "cuFuncSetAttribute", (address, ctypes.c_int, ctypes.c_int))
             version = ctypes.c_int()
             status = _function(loaded, "cuDriverGetVersion", (address,))(ctypes.addressof(version))
@@ -109,6 +111,7 @@ class Driver:
             raise LaunchError(f"library must be a CUDA driver ({error}) (got {library})") from None
         self._require(status, "cuDriverGetVersion")
         self._clears_small_bit = version.value <= _LAST_WITH_SMALL_BIT
+        self._primary: dict[int, int] = {}
 
     def encode(
         self, address: int, element: str, element_bytes: int, shape: Sequence[int], strides: Sequence[int],
@@ -142,6 +145,19 @@ class Driver:
         found = ctypes.c_void_p()
         self._require(self._get_context(ctypes.addressof(found)), "cuCtxGetCurrent")
         return found.value or 0
+
+    def primary_context(self, device_index: int) -> int:
+        """The context of a device that torch and Triton work in; it is kept from then on.
+
+        Raises:
+            LaunchError: the driver refuses.
+        """
+        if device_index not in self._primary:
+            device, context = ctypes.c_int(), ctypes.c_void_p()
+            self._require(self._get_device(ctypes.addressof(device), device_index), "cuDeviceGet")
+            self._require(self._retain(ctypes.addressof(context), device.value), "cuDevicePrimaryCtxRetain")
+            self._primary[device_index] = context.value or 0
+        return self._primary[device_index]
 
     def make_current(self, context: int) -> None:
         """Make ``context`` this thread's.

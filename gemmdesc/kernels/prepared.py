@@ -106,20 +106,23 @@ class _Arguments:
 
 
 class PreparedProgram:
-    """``program`` on the current device of this thread, whose kernels are ``kernels``, one for each step.
+    """``program`` on a device, the current one, whose kernels are ``kernels``, one for each step.
 
     ``scratch_bytes``: what each run needs of its own.  ``needs``: how many inputs a run takes.  ``launches``: kernels
-    of each run.
+    of each run, ``variants`` among them.
 
     Raises:
         NotPreparableError: an argument does not suit its parameter.
         LaunchError: the driver refuses.
     """
 
-    def __init__(self, program: Program, kernels: Sequence[LoadedKernel], driver: Driver) -> None:
-        self.prepared, self.launches, self.scratch_bytes = True, len(program.steps), program.scratch_bytes
+    def __init__(
+        self, program: Program, kernels: Sequence[LoadedKernel], driver: Driver, device_index: int
+    ) -> None:
+        self.prepared, self.launches, self.variants = True, len(program.steps), program.variants
+        self.scratch_bytes = program.scratch_bytes
         self.needs = max(program.inputs, default=-1) + 1
-        self._driver, self._launch, self._context = driver, driver.launch, driver.context()
+        self._driver, self._launch, self._context = driver, driver.launch, driver.primary_context(device_index)
         #: Kernels and tables live as long as what points at them.
         self._owned = [k.owner for k in kernels] + [
             a for step in program.steps for a in step.arguments if hasattr(a, "data_ptr")

@@ -105,7 +105,7 @@ def prepare(
         if len(program.steps) > MOST_STEPS:
             reason = f"a product of {len(program.steps)} launches"
             return Unprepared(reason=reason, expected=True)
-        return PreparedProgram(program, [load(step) for step in program.steps], driver())
+        return PreparedProgram(program, [load(step) for step in program.steps], driver(), device.index or 0)
     except (NotRecordableError, NotPreparableError) as error:
         return Unprepared(reason=str(error))
 

@@ -34,6 +34,17 @@ CUresult cuDriverGetVersion(int *version) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+  *device = ordinal + 40;
+  return ordinal < 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *found, CUdevice device) {
+  *found = (CUcontext)(uint64_t)(device + 37);
+  ++noted[59];
+  return CUDA_SUCCESS;
+}
+
 CUresult cuCtxGetCurrent(CUcontext *found) {
   *found = (CUcontext)context;
   return CUDA_SUCCESS;
