@@ -87,18 +87,17 @@ def select(m: Machine, i: Instruction, act: Mask | None) -> None:
             chooser = Value(bits=bits, written=kind == 1)
     product = max(yes.product, no.product)
     if chooser.ids is not None:
-        first, second = (as_nodes(v, width, m.table) for v in (yes, no))
-        made = _chosen(m, width, first, second, chooser.ids)
+        made = _chosen(m, width, as_nodes(yes, width, m.table), as_nodes(no, width, m.table), chooser.ids)
         m.write(i.operands[0], Value(ids=made, product=product), act)
         return
     assert chooser.bits is not None
-    taken = chooser.bits != 0
+    first = chooser.bits != 0
     if yes.bits is not None and no.bits is not None:
         shown = [np.ones(1, np.bool_) if v.written is None else v.written for v in (yes, no)]
-        written = both_written(Value(written=np.where(taken, *shown)), chooser)
-        value = Value(bits=np.where(taken, yes.bits, no.bits), written=written, pointer=yes.pointer or no.pointer)
+        written = both_written(Value(written=np.where(first, *shown)), chooser)
+        value = Value(bits=np.where(first, yes.bits, no.bits), written=written, pointer=yes.pointer or no.pointer)
     else:
-        ids_or = np.where(taken, as_nodes(yes, width, m.table), as_nodes(no, width, m.table))
+        ids_or = np.where(first, as_nodes(yes, width, m.table), as_nodes(no, width, m.table))
         if chooser.written is not None:
             ids_or = np.where(chooser.written, ids_or, 0)
         value = Value(ids=ids_or, product=product)
