@@ -40,7 +40,7 @@ def torch_runtime() -> Runtime:
     """torch's own."""
     import torch
 
-    from gemmdesc.kernels.preparing import current_stream
+    from gemmdesc.kernels.streams import current_stream
 
     return Runtime(
         device_of=torch.Tensor.get_device,
