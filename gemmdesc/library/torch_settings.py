@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from gemmdesc.errors import LibraryError
+from gemmdesc.library.late import late_words, process_watch
 from gemmdesc.problem import DEFAULT_WORKSPACE_BYTES
 
 _PAIR = re.compile(r":([0-9]+):([0-9]+)")
@@ -28,6 +29,8 @@ class TorchSettings:
 
     A tuple assigned to ``torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction`` (or ``bf16``) sets that
     flag and ``allow_fp16_splitk``; torch knows three states, as it refuses (True, False).
+
+    ``unsettled``: why the workspaces are not known after all, in words; "" where they are.
     """
 
     workspace_bytes: int = DEFAULT_WORKSPACE_BYTES
@@ -41,6 +44,7 @@ class TorchSettings:
     allow_tf32: bool = False
     deterministic_algorithms: bool = False
     tunable_op: bool = False
+    unsettled: str = ""
 
 
 def default_workspace_bytes(sm: str) -> int:
@@ -69,6 +73,9 @@ def parse_lt_workspace(text: str | None, workspace_bytes: int) -> int:
 def read_settings(sm: str, environment: Mapping[str, str] | None = None) -> TorchSettings:
     """torch's settings now, for calls on a card of architecture ``sm``.  ``environment``: ``os.environ`` by default.
 
+    Workspaces are torch's own word where its release gives it.  Else they follow from the environment; of a variable
+    that was changed after CUDA was initialised it is not known what torch makes of it (``unsettled``).
+
     Raises:
         LibraryError: torch is not installed.
     """
@@ -76,12 +83,15 @@ def read_settings(sm: str, environment: Mapping[str, str] | None = None) -> Torc
         import torch
     except ImportError:
         raise LibraryError("torch must be installed to read its settings (got no torch)") from None
+    told = _told_workspaces() if environment is None else None
     variables = os.environ if environment is None else environment
-    workspace = parse_workspace_config(variables.get("CUBLAS_WORKSPACE_CONFIG"), default_workspace_bytes(sm))
+    watched = environment is None and told is None
     matmul = torch.backends.cuda.matmul
+    workspace, lt_workspace = told or _parsed_workspaces(variables, sm)
     return TorchSettings(
         workspace_bytes=workspace,
-        lt_workspace_bytes=parse_lt_workspace(variables.get("CUBLASLT_WORKSPACE_SIZE"), workspace),
+        lt_workspace_bytes=lt_workspace,
+        unsettled=late_words(process_watch().late(variables)) if watched else "",
         blas_library=_blas_library(),
         allow_fp16_reduced_precision_reduction=bool(matmul.allow_fp16_reduced_precision_reduction),
         allow_bf16_reduced_precision_reduction=bool(matmul.allow_bf16_reduced_precision_reduction),
@@ -92,6 +102,21 @@ def read_settings(sm: str, environment: Mapping[str, str] | None = None) -> Torc
         deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
         tunable_op=torch.cuda.is_available() and bool(torch.cuda.tunable.is_enabled()),
     )
+
+
+def _parsed_workspaces(variables: Mapping[str, str], sm: str) -> tuple[int, int]:
+    workspace = parse_workspace_config(variables.get("CUBLAS_WORKSPACE_CONFIG"), default_workspace_bytes(sm))
+    return workspace, parse_lt_workspace(variables.get("CUBLASLT_WORKSPACE_SIZE"), workspace)
+
+
+def _told_workspaces() -> tuple[int, int] | None:
+    """What torch says of its workspaces, for cuBLAS and for its own cuBLASLt calls; None where it does not."""
+    import torch
+
+    own = torch.backends.cuda
+    if not hasattr(own, "cublas_workspace_size") or not torch.cuda.is_initialized():
+        return None
+    return int(own.cublas_workspace_size()), int(own.cublaslt_workspace_size())
 
 
 def _blas_library() -> str:
