@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -11,6 +12,8 @@ from hypothesis import settings
 
 from tests.case_log import CaseLog
 
+# Tests neither take nor leave anything in the user's cache unless they name a folder.
+os.environ.setdefault("GEMMDESC_SAVED_PLANS", "off")
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("explore", derandomize=False, deadline=None, max_examples=2000)
 settings.load_profile("repeatable")

@@ -187,3 +187,20 @@ def launch_prepared(
     if alike and out.numel() < 1000:
         run_prepared(program, *others, beside, scales)
     run_prepared(program, a, b, out, beside, scales)
+
+
+def run_prepared_problem(plan: Any, a: Any, b: Any, out: Any, *, planner: Any, **beside: Any) -> None:
+    """``run_problem`` but for the device, by the plan's program."""
+    from gemmdesc.ops import problems
+    from gemmdesc.ops.launching import taken_by
+    from gemmdesc.plan.problems import every_matrix
+
+    tensors = problems.ProblemTensors(a=a, b=b, out=out, **beside)
+    problems.require_problem_tensors(plan, tensors)
+    device, meta = FakeDevice(), every_matrix(plan.meta, plan.problem, transposed=plan.transposed)
+    program = prepare(
+        plan.kernel, meta, taken_by(plan), torch.device("cpu"), load=device.load, driver=lambda: device
+    )  # fmt: skip
+    assert not isinstance(program, Unprepared), program.reason
+    problems.launch_problem(plan, tensors, program)
+    assert device.streams

@@ -10,13 +10,14 @@ from importlib import import_module
 from typing import Any
 
 from gemmdesc.kernels import preparing
-from tests import fake_device
+from tests import fake_device, interpreted_kinds
 
 
 def main() -> None:
     script, *rest = sys.argv[1:]
     module: Any = import_module(f"tests.{script}")
     preparing.current_stream = lambda: lambda index: 5
+    interpreted_kinds.run_here = fake_device.run_prepared_problem
     module.launch_choice = fake_device.launch_prepared
     sys.argv[1:] = rest
     module.main()

@@ -89,8 +89,9 @@ def prepared(descriptor: GEMMDesc, at: KernelMeta, device: FakeDevice) -> Prepar
         ),
         (("interpreted_finish", "5", "24"), {"finished chain_tma", "finished scalar_nest", "regions"}),
         (("interpreted_kmajor", "0"), {"kmajor_chain 1 slices", "kmajor_chain 2 packed", "fma_chain"}),
+        (("interpreted_kinds", "4"), {"bias finished", "add_beta_c finished"}),
     ],
-    ids=("chains", "epilogues", "k-major"),
+    ids=("chains", "epilogues", "k-major", "kinds"),
 )
 def test_a_prepared_program_gives_the_replays_bytes(arguments: tuple[str, ...], wanted: set[str]) -> None:
     result = told("interpreted_prepared.py", *arguments)

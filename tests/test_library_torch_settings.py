@@ -203,3 +203,18 @@ def test_a_key_follows_the_environment(name: str, wrapped: bool, monkeypatch: py
     monkeypatch.delenv(name)
     assert key() == before
     settings_key.cache_clear()
+
+
+def test_a_key_follows_workspaces_that_torch_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    sizes = [32 * MIB, MIB]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.backends.cuda, "cublas_workspace_size", lambda: sizes[0], raising=False)
+    monkeypatch.setattr(torch.backends.cuda, "cublaslt_workspace_size", lambda: sizes[1], raising=False)
+    settings_key.cache_clear()
+    key = settings_key()
+    met = {key()}
+    for sizes[0], sizes[1] in ((8 * MIB, MIB), (8 * MIB, 2 * MIB)):
+        met.add(key())
+    assert len(met) == 3
+    settings_key.cache_clear()

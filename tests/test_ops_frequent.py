@@ -6,7 +6,7 @@ Tensors lie on the host; a device of the tests takes what would be launched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -45,11 +45,12 @@ class Bench:
     stream: int = 3
     index: int = 0
     products: Any = None
+    elsewhere: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         runtime = Runtime(
-            device_of=lambda t: self.index, current_device=lambda: 0, current_stream=lambda index: self.stream,
-            is_capturing=lambda: self.captured, settings=settings_key(),
+            device_of=lambda t: self.index + any(t is x for x in self.elsewhere), current_device=lambda: 0,
+            current_stream=lambda index: self.stream, is_capturing=lambda: self.captured, settings=settings_key(),
         )  # fmt: skip
         self.products = FrequentProducts(runtime)
 
@@ -241,6 +242,19 @@ def test_tensors_on_the_host_take_the_long_way(bench: Bench) -> None:
     bench.long_way(a, b, out)
     bench.index = -1
     assert bench.again(a, b, out) is None
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_an_operand_on_another_device_takes_the_long_way(which: int, bench: Bench) -> None:
+    tensors = operands()
+    found = bench.long_way(*tensors)
+    bench.products.note_run(found, Made(a=tensors[0], b=tensors[1], target=tensors[2], out=tensors[2]), None)
+    bench.elsewhere.append(tensors[which])
+    bench.products._on_device = lambda index: nullcontext()
+    bench.products._runtime = replace(bench.products._runtime, current_device=lambda: which == 0)
+    assert bench.again(*tensors) is None
+    assert bench.products.run(found, *tensors, None) is None
+    assert bench.device.calls == []
 
 
 def test_another_device_is_made_current(bench: Bench) -> None:

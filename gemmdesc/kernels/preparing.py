@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
@@ -18,6 +17,7 @@ from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.prepared import PreparedProgram
 from gemmdesc.kernels.program import PLAIN_INPUTS, Input, Program, Step
 from gemmdesc.kernels.recording import Named, NotRecordableError, recording, stand_in, torch_dtype
+from gemmdesc.kernels.streams import current_stream
 from gemmdesc.kernels.tiled import Choice
 
 #: Programs of more steps than this are so long on the GPU that what a launch costs does not matter.
@@ -108,16 +108,6 @@ def prepare(
         return PreparedProgram(program, [load(step) for step in program.steps], driver(), device.index or 0)
     except (NotRecordableError, NotPreparableError) as error:
         return Unprepared(reason=str(error))
-
-
-@cache
-def current_stream() -> Callable[[int], int]:
-    """Gives torch's current stream on a device, by index, as a handle.
-
-    torch's public way makes a stream object at each call, which costs as much as a launch.
-    """
-    found: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return found or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
 
 
 def run_prepared(

@@ -160,6 +160,7 @@ def settings_key() -> Callable[[], tuple[Any, ...]]:
     deterministic = torch.are_deterministic_algorithms_enabled
     workspace, lt_workspace = (_variable(n) for n in ("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE"))
     tf32 = _behind("_get_cublas_allow_tf32", _allow_tf32)
+    told = _told_workspaces if hasattr(torch.backends.cuda, "cublas_workspace_size") else (lambda: None)
 
     def key() -> tuple[Any, ...]:
         try:
@@ -167,7 +168,8 @@ def settings_key() -> Callable[[], tuple[Any, ...]]:
         except RuntimeError:  # as in _allow_tf32
             single = _allow_tf32()
         return (
-            fp16(), bf16(), fp16_accumulation(), blas(), tunable(), deterministic(), single, workspace(), lt_workspace()
+            fp16(), bf16(), fp16_accumulation(), blas(), tunable(), deterministic(), single, workspace(),
+            lt_workspace(), told(),
         )  # fmt: skip
 
     return key

@@ -41,12 +41,20 @@ def default_planner(
         if key not in known:
             folder = saved_folder() if _saving()["on"] else None
             known[key] = planner_for(device_index, named, accept=level, saved=folder)
+            if named is None and level is Level.VERIFIED:
+                _usual()[device_index] = known[key]
         return known[key]
 
 
 @cache
 def _planners() -> dict[tuple[int, Path | None, Level], Planner]:
     """The planners that there are, by device, profiles and level."""
+    return {}
+
+
+@cache
+def _usual() -> dict[int, Planner]:
+    """Of these, those of calls that choose nothing; looking one up must be cheap."""
     return {}
 
 
@@ -58,7 +66,7 @@ def _saving() -> dict[str, bool]:
 
 def known_planner(device_index: int) -> Planner | None:
     """The default planner of a device, or None before its first call."""
-    return _planners().get((device_index, None, Level.VERIFIED))
+    return _usual().get(device_index)
 
 
 def reset_default_planners() -> None:
@@ -67,6 +75,7 @@ def reset_default_planners() -> None:
         for saved in _saved():
             saved.save()
         _planners().clear()
+        _usual().clear()
 
 
 def use_saved_plans(on: bool) -> None:

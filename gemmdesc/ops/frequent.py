@@ -40,7 +40,7 @@ def torch_runtime() -> Runtime:
     """torch's own."""
     import torch
 
-    from gemmdesc.kernels.preparing import current_stream
+    from gemmdesc.kernels.streams import current_stream
 
     return Runtime(
         device_of=torch.Tensor.get_device,
@@ -173,7 +173,7 @@ class FrequentProducts:
         at_a, at_b, device_of = a.data_ptr(), b.data_ptr(), self._runtime.device_of
         operands = (
             a.shape, a.stride(), at_a & -at_a & 255, a.dtype, b.shape, b.stride(), at_b & -at_b & 255, b.dtype,
-            device_of(b),
+            device_of(a), device_of(b),
         )  # fmt: skip
         if out is None:
             return operands
