@@ -14,7 +14,7 @@ from numba import config
 
 from gemmdesc.arithmetic.casts import cast_operand
 from gemmdesc.arithmetic.decode import decode_rows, decode_tiles
-from gemmdesc.arithmetic.epilogue import EpilogueInputs, apply_epilogue
+from gemmdesc.arithmetic.epilogue import EpilogueInputs, apply_epilogue, finished_bits
 from gemmdesc.arithmetic.kernels import LANES, FusedParameters, Operand, Program, Target, execute, tasks
 from gemmdesc.bits import Bits, bits_dtype, from_float32, to_float32
 from gemmdesc.descriptor import (
@@ -89,7 +89,8 @@ def replay(
     right = side_of(b.T, desc.b_dtype, desc.b_cast, chosen_cols)
     finish = partial(apply_epilogue, inputs=epilogue, shape=(m, n), rows=chosen_rows, cols=chosen_cols)
     values = _summed(desc, schedule, left, right, finish)
-    return from_float32(finish(values, desc.epilogue), desc.output_dtype)
+    steps = desc.epilogue[:-1] if desc.overflows else desc.epilogue
+    return finished_bits(finish(values, steps), desc)
 
 
 def _summed(desc: GEMMDesc, schedule: Schedule, left: Side, right: Side, finish: Finish) -> Float32Array:
