@@ -12,6 +12,7 @@ from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel
 from gemmdesc.kernels.finished import FinishedChoice, choose_finished, needs_finish
 from gemmdesc.kernels.fma import FmaChoice, choose_fma
+from gemmdesc.kernels.fused import FusedChoice, choose_fused, needs_fused
 from gemmdesc.kernels.kmajor import KMajorChoice, choose_kmajor, is_kmajor
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.nest import NestChoice
@@ -19,7 +20,7 @@ from gemmdesc.kernels.structure import Structure
 from gemmdesc.regions import Region
 
 #: What computes one rectangle.
-WholeChoice = KernelChoice | NestChoice | BalancedChoice | FinishedChoice | KMajorChoice | FmaChoice
+WholeChoice = KernelChoice | NestChoice | BalancedChoice | FinishedChoice | KMajorChoice | FmaChoice | FusedChoice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,8 @@ Choice = WholeChoice | TiledChoice
 
 def choose_whole(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> WholeChoice | Declined:
     """The kernel that computes ``desc`` for every element, bit for bit."""
+    if needs_fused(desc):
+        return choose_fused(desc, meta, card, choose_whole)
     if is_kmajor(desc):
         return choose_kmajor(desc, meta, card)
     if needs_finish(desc):
