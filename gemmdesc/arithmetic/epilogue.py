@@ -111,6 +111,20 @@ def apply_epilogue(
     return values
 
 
+def finished_by(
+    values: Float32Array, steps: tuple[EpilogueStep, ...], desc: GEMMDesc, inputs: EpilogueInputs
+) -> Bits:
+    """Bit patterns of ``desc.output_dtype`` of a whole matrix of ``values`` after ``steps``, the last ones of ``desc``.
+
+    Raises:
+        InvalidInputError, DeclinedError: as :func:`apply_epilogue`.
+    """
+    m, n = values.shape
+    kept = steps[:-1] if desc.overflows else steps
+    done = apply_epilogue(values, kept, inputs, shape=(m, n), rows=np.arange(m), cols=np.arange(n))
+    return finished_bits(done, desc)
+
+
 def finished_bits(values: Float32Array, desc: GEMMDesc) -> Bits:
     """Bit patterns of ``desc.output_dtype`` of values after all its steps but a last cast that overflows."""
     if desc.keeps_nan_patterns:

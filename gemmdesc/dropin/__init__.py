@@ -2,7 +2,8 @@
 
 import sys
 
-from gemmdesc.dropin.functional import addmm, addmm_activation, baddbmm, bmm, linear, matmul, mm, scaled_mm
+from gemmdesc.dropin.epilogue import Epilogue
+from gemmdesc.dropin.functional import addmm, addmm_activation, baddbmm, bmm, gated, linear, matmul, mm, scaled_mm
 from gemmdesc.dropin.intercept import OverrideError
 from gemmdesc.dropin.ledger import Report, report
 from gemmdesc.dropin.named import register_choices
@@ -21,6 +22,7 @@ from gemmdesc.dropin.sources import Answered, BookSource, LibrarySource, Source
 __all__ = [
     "Answered",
     "BookSource",
+    "Epilogue",
     "LibrarySource",
     "Override",
     "OverrideError",
@@ -33,6 +35,7 @@ __all__ = [
     "bmm",
     "disable_override",
     "enable_override",
+    "gated",
     "is_overridden",
     "linear",
     "matmul",

@@ -36,7 +36,8 @@ class FusedChoice:
     """What to launch: ``product``'s chain with ``program`` at its end, or where not ``in_chain`` one after the other.
 
     ``product_dtype``: what the program starts from, in scratch unless ``in_chain``.  ``aligned``: the output starts at
-    a multiple of 16 bytes, and its lines are multiples of 16 elements long and apart.  ``product`` is any choice but another of these.
+    a multiple of 16 bytes, and its lines are multiples of 16 elements long and apart.  ``product`` is any choice but
+    another of these.
     """
 
     product: Any

@@ -13,7 +13,7 @@ from gemmdesc.plan.opening import planner_for
 from gemmdesc.plan.orders import SharedOrder, shared_orders
 from gemmdesc.plan.pinning import pinned
 from gemmdesc.plan.planner import CaptureError, Planner
-from gemmdesc.plan.values import CacheInfo, Decision, Description, MmCall, Plan, PlanKey, ProblemCall
+from gemmdesc.plan.values import CacheInfo, Decision, Description, Following, MmCall, Plan, PlanKey, ProblemCall
 from gemmdesc.plan.words import in_words
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Decision",
     "Description",
     "Explanation",
+    "Following",
     "MmCall",
     "Plan",
     "PlanKey",

@@ -20,7 +20,7 @@ from gemmdesc.plan.decide import decide, needs_launch
 from gemmdesc.plan.pinning import require_reference
 from gemmdesc.plan.posing import Posed, pose
 from gemmdesc.plan.problems import problem_meta
-from gemmdesc.plan.values import CacheInfo, Decision, MmCall, Plan, PlanKey, ProblemCall
+from gemmdesc.plan.values import CacheInfo, Decision, Following, MmCall, Plan, PlanKey, ProblemCall
 from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId, Refused
 from gemmdesc.profiles import Level, Profile, ProfileIndex, index_profile, profile_digest
 from gemmdesc.routes import TensorMeta
@@ -141,12 +141,14 @@ class Planner:
         transposed: bool = False,
         captured: bool = False,
         reference: GemmProblem | None = None,
+        following: Following | None = None,
     ) -> Plan | Declined:
         """The plan of a problem stated in the library's own terms; ``meta`` describes the tensors of its product.
 
         Of a batch it describes the first product; the others lie as far on as the problem says.  ``transposed``:
         ``meta`` is of the transposed product, as torch's row-major tensors are.  ``reference``: the library is asked
-        for that problem, and its order there is that of every row here.
+        for that problem, and its order there is that of every row here.  ``following``: what the kernels do after the
+        product; ``meta.out`` is then of the result's type.
 
         Declines where there is no profile (``no_profile``), the library has no answer (``refused_by_library``), and as
         :func:`gemmdesc.plan.decide` does.
@@ -162,7 +164,9 @@ class Planner:
             raise InvalidInputError(f"meta must have the problem's m, n and k, {wanted} (got {got})")
         if reference is not None:
             require_reference(problem, reference)
-        call = ProblemCall(problem=problem, meta=meta, transposed=transposed, reference=reference)
+        call = ProblemCall(
+            problem=problem, meta=meta, transposed=transposed, reference=reference, following=following
+        )
         return self._plan(call, captured)
 
     def problem_meta(self, problem: GemmProblem, *, transposed: bool = False) -> KernelMeta:
@@ -208,7 +212,7 @@ class Planner:
                 launch = self._launch(key, library, asked, answer)
         decision = decide(
             posed.problem, answer, launch, index=index, card=self._card, meta=posed.meta, accept=self._accept,
-            transposed=posed.transposed, reference=posed.reference,
+            transposed=posed.transposed, reference=posed.reference, following=posed.following,
         )  # fmt: skip
         if isinstance(decision, Declined):
             return decision
