@@ -350,7 +350,7 @@ class GEMMDesc:
 
     @property
     def keeps_nan_patterns(self) -> bool:
-        """Whether a NaN of the output is a narrower type's, widened: nothing has been computed with it since."""
+        """Whether a NaN of the output is a narrower type's, widened by a cast: nothing is computed with it since."""
         steps = [s for s in self.epilogue if not (isinstance(s, Relu) and s.keeps_nan)]
         steps = [s for s in steps if not isinstance(s, AtLeast | AtMost)]
         return self.output_dtype is DType.FLOAT32 and steps[-1:] == [CastTo(dtype=DType.FLOAT32)]

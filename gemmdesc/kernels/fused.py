@@ -14,7 +14,7 @@ from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, choose_kern
 from gemmdesc.kernels.config import TMA_CONFIGS
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.program import OPERAND_KINDS, Program, assembled
-from gemmdesc.kernels.slices import declined
+from gemmdesc.kernels.slices import OPERAND_DTYPES, declined
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.pointwise import PointwiseStep
 
@@ -68,8 +68,9 @@ def needs_fused(desc: GEMMDesc) -> bool:
     kinds = get_args(PointwiseStep)
     if desc.overflows or any(isinstance(s, kinds) for s in desc.epilogue):
         return True
-    rounded = any(isinstance(s, CastTo) for s in desc.epilogue)
-    return rounded and bool(parts.after) and not any(isinstance(s, AddC | ScaleOutput) for s in desc.epilogue)
+    own = any(isinstance(s, AddC | ScaleOutput) for s in desc.epilogue) or any(c.opening for c in desc.cuts)
+    fits = parts.product_dtype is desc.output_dtype or desc.output_dtype in FLOAT8
+    return bool(parts.after) and fits and not own
 
 
 def _parts(desc: GEMMDesc) -> _Parts:
@@ -113,10 +114,15 @@ def choose_fused(
             return program
         turned = meta.swapped if chain.swapped else meta
         return _choice(chain, True, program, parts, desc, turned, chain.out_layout)
+    before = parts.before
+    single = parts.product_dtype is DType.FLOAT32 and desc.a_dtype in OPERAND_DTYPES
+    if single and all(isinstance(s, _IN_CHAIN) for s in before):
+        # Kernels of products want a bias of the product's own type.
+        before, after = (), (*before, *after)
     program = assembled(after, overflows=desc.overflows, canonical=canonical)
     if isinstance(program, Declined):
         return program
-    alone = replace(desc, epilogue=parts.before, output_dtype=parts.product_dtype)
+    alone = replace(desc, epilogue=before, output_dtype=parts.product_dtype)
     scratch = MatrixMeta(
         dtype=parts.product_dtype, row_stride=meta.n, column_stride=1, alignment=_SCRATCH_ALIGNMENT
     )  # fmt: skip
@@ -143,6 +149,8 @@ def _choice(
 def _chain(desc: GEMMDesc, parts: _Parts, meta: KernelMeta, card: CardArithmetic) -> KernelChoice | None:
     """The chain whose kernel can end with all that follows: one slice, read where offsets have 32 bits."""
     if not all(isinstance(s, _IN_CHAIN) for s in parts.before):
+        return None
+    if desc.output_dtype not in (desc.a_dtype, DType.FLOAT32, *FLOAT8):
         return None
     held = DType.FLOAT32 if parts.before else parts.product_dtype
     alone = replace(desc, epilogue=(), output_dtype=held)

@@ -90,9 +90,8 @@ def _represented(stored: DType) -> DType:
 
 def enumerate_fused_variants(shared_bytes: int) -> Iterator[Variant]:
     """Every variant that a fused epilogue can need on a card with that much shared memory."""
-    outputs = [FLOAT8[0], DType.FLOAT32]
     for loaded in OPERAND_DTYPES:
-        stored_types = (*outputs, DType.FLOAT16, DType.BFLOAT16)
+        stored_types = (loaded, DType.FLOAT32, FLOAT8[0])
         for config, stored, a, b, layout in product(FUSED_CONFIGS, stored_types, _UNIT, _UNIT, _UNIT):
             if config.shared_bytes(loaded.itemsize, loaded.itemsize) <= shared_bytes:
                 for aligned in (False, True):
