@@ -353,7 +353,9 @@ class GEMMDesc:
         """Whether a NaN of the output is a narrower type's, widened by a cast: nothing is computed with it since."""
         steps = [s for s in self.epilogue if not (isinstance(s, Relu) and s.keeps_nan)]
         steps = [s for s in steps if not isinstance(s, AtLeast | AtMost)]
-        return self.output_dtype is DType.FLOAT32 and steps[-1:] == [CastTo(dtype=DType.FLOAT32)]
+        narrow = [isinstance(s, CastTo) and s.dtype is not DType.FLOAT32 for s in steps[-2:-1]]
+        widened = narrow == [True] and steps[-1] == CastTo(dtype=DType.FLOAT32)
+        return self.output_dtype is DType.FLOAT32 and widened
 
 
 def _instance(name: str, value: object, *kinds: type) -> None:

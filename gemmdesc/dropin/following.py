@@ -114,6 +114,8 @@ class _Lowering:
         self.rounded(self.held)
 
     def convert(self, dtype: DType) -> None:
+        if dtype is self.held:
+            return
         if dtype in _FLOAT8:
             overflows = dtype is DType.FLOAT8_E5M2 or self.release < _SATURATES_FROM
             self.steps.append(CastTo(dtype=dtype, overflows=overflows))
