@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gemmdesc.dtypes import DType
-from gemmdesc.kernels import fused_steps, functions, program
+from gemmdesc.kernels import functions, fused_steps, program
 from gemmdesc.kernels.compiling import compile_variant
 from gemmdesc.kernels.fused import FUSED_CONFIGS
 from gemmdesc.kernels.meta import Layout

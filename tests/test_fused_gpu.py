@@ -85,7 +85,8 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_calls_have_eagers_bytes(dtype: Any) -> None:
-    x, w1, w3 = draw(2, 100, 1024, dtype=dtype), draw(1024, 2048, dtype=dtype, seed=1), draw(1024, 2048, dtype=dtype, seed=2)
+    x, w1 = draw(2, 100, 1024, dtype=dtype), draw(1024, 2048, dtype=dtype, seed=1)
+    w3 = draw(1024, 2048, dtype=dtype, seed=2)
     bias, residual = draw(2048, dtype=dtype, seed=3), draw(2, 100, 2048, dtype=dtype, seed=4)
     functional = torch.nn.functional
     product = x @ w1
