@@ -30,7 +30,7 @@ from gemmdesc.kernels.launch import matrix_meta
 from gemmdesc.kernels.launch_tiled import launch_choice
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.program import assembled
-from gemmdesc.kernels.tiled import choose_tiled
+from gemmdesc.kernels.tiled import Choice, choose_tiled
 from gemmdesc.regions import whole
 from tests import fused_samples
 from tests.fused_samples import FUNCTIONS, MODELS, NAMES, draw_epilogue
@@ -156,7 +156,6 @@ def check(number: int, rng: np.random.Generator, told: dict[str, Any]) -> None:
     if isinstance(choice, Declined):
         told["declined"][choice.reason] = told["declined"].get(choice.reason, 0) + 1
         return
-    assert isinstance(choice, FusedChoice)
     launch_choice(choice, a, b, out, Beside(bias=bias, alpha=alpha, named=given))
     count(told, choice, expected, read(out, desc.output_dtype), f"{m}x{n}x{k} {layouts} alpha {alpha} {desc}")
 
@@ -173,8 +172,10 @@ def read(out: torch.Tensor, dtype: DType) -> Any:
     return out.contiguous().view(integer).numpy().view(bits_dtype(dtype))
 
 
-def count(told: dict[str, Any], choice: FusedChoice, expected: Any, got: Any, words: str) -> None:
-    name = f"{choice.product.structure.value}{' whole' if choice.in_chain else ' after'}"
+def count(told: dict[str, Any], choice: Choice, expected: Any, got: Any, words: str) -> None:
+    name = choice.structure.value
+    if isinstance(choice, FusedChoice):
+        name = f"{choice.product.structure.value}{' whole' if choice.in_chain else ' after'}"
     told["counts"][name] = told["counts"].get(name, 0) + 1
     wrong = first_mismatch(expected, got)
     if wrong:

@@ -82,7 +82,7 @@ def erf(x):
     p = tl.fma(at, p, tl.where(large, 0.15950430929660797, 0.11284004896879196))
     p = tl.fma(at, p, tl.where(large, 0.9129176735877991, -0.37612664699554443))
     p = tl.fma(at, p, tl.where(large, 0.6290600299835205, 0.12837915122509003))
-    end = tl.where(large, -size, x)
+    end = tl.where(large, size * -1.0, x)
     p = tl.fma(p, end, end)
     return tl.where(large, copy_sign(1.0 - exp2_approx(p), x), p)
 
