@@ -45,6 +45,14 @@ class BookError(GemmdescError):
     """A book of recorded answers is truncated, foreign, contradicts itself, or is of another card or release."""
 
 
+class LaunchError(GemmdescError):
+    """The CUDA driver refused a kernel launch or a tensor descriptor."""
+
+
+class LaunchWarning(UserWarning):
+    """Kernels have to be started by Triton's own launcher, which costs more of the host's time."""
+
+
 class CampaignError(GemmdescError):
     """A probe campaign cannot start or resume as asked."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +33,7 @@ class NormalForm:
         return f"{self.digest} ({self.leaves} accumulators, {self.steps} steps)"
 
 
-@dataclass(frozen=True)
-class _Node:
+class _Node(NamedTuple):
     """``dtype``: the narrowest known storage type holding every value; ``negative_zero``: whether -0.0 can occur."""
 
     digest: bytes
@@ -41,7 +41,7 @@ class _Node:
     negative_zero: bool
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=32768)
 def normal_form(desc: GEMMDesc, k: int) -> NormalForm:
     """The normal form of ``desc`` at inner size ``k`` (pure; time and memory proportional to k; the last are kept)."""
     schedule = make_schedule(desc, k)
@@ -61,13 +61,17 @@ def same_bits(one: GEMMDesc, other: GEMMDesc, k: int) -> bool:
 
 
 def _hash(*parts: bytes) -> bytes:
-    h = hashlib.sha256()
-    for p in parts:
-        h.update(len(p).to_bytes(8, "little"))
-        h.update(p)
-    return h.digest()[:16]
+    return hashlib.sha256(_framed(*parts)).digest()[:16]
 
 
+def _framed(*parts: bytes) -> bytes:
+    """The parts, each behind its length."""
+    return b"".join([x for p in parts for x in (len(p).to_bytes(8, "little"), p)])
+
+
+#: What stands before the digests of an addition's two terms, and between them.
+_DIGEST_LENGTH = (16).to_bytes(8, "little")
+_ADDITION = _framed(b"add") + _DIGEST_LENGTH
 #: An empty sum of +0.0, and one of -0.0.
 _EMPTY_DIGEST, _NOTHING_DIGEST = _hash(b"empty"), _hash(b"nothing")
 
@@ -87,20 +91,23 @@ def _fold(desc: GEMMDesc, schedule: Schedule) -> _Node:
     leaves = _Leaves(desc, schedule)
     stack: list[_Node] = []
     for op, argument in schedule.program.tolist():
-        match op:
-            case Op.LEAF:
-                stack.append(leaves.node(argument))
-            case Op.ROUND:
-                stack.append(_round(stack.pop(), ROUNDINGS[argument]))
-            case Op.ADD:
-                right = stack.pop()
-                stack.append(_add(stack.pop(), right))
-            case Op.ADD_TO_ZERO:
-                stack.append(_positive_zero(stack.pop()))
-            case Op.OPEN:
-                stack.append(_stepped(stack.pop(), desc.cuts[0].opening))
+        if op == _LEAF:
+            stack.append(leaves.node(argument))
+        elif op == _ADD:
+            right = stack.pop()
+            stack.append(_add(stack.pop(), right))
+        elif op == _ROUND:
+            stack.append(_round(stack.pop(), ROUNDINGS[argument]))
+        elif op == _ADD_TO_ZERO:
+            stack.append(_positive_zero(stack.pop()))
+        else:
+            stack.append(_stepped(stack.pop(), desc.cuts[0].opening))
     (root,) = stack
     return root
+
+
+# Plain integers: comparing with an enumeration's members takes far longer, and a nest has thousands of additions.
+_LEAF, _ADD, _ROUND, _ADD_TO_ZERO = int(Op.LEAF), int(Op.ADD), int(Op.ROUND), int(Op.ADD_TO_ZERO)
 
 
 #: Stands for every zero_exponent that no operand can show.
@@ -125,7 +132,7 @@ class _Leaves:
         underflows = _lowest_product(desc) < wide.min_exponent - wide.fraction_bits
         self._opens_negative = isinstance(step, ScalarStep) and step.start is Start.FIRST
         self._negative_zero = self._opens_negative or (isinstance(step, ScalarStep) and step.fused and underflows)
-        self._model = to_text(step).encode()
+        self._model = _framed(b"leaf", to_text(step).encode())
         self._schedule = schedule
         self._offsets = schedule.leaf_offsets.tolist()
         self._step_offsets = schedule.step_offsets.tolist()
@@ -139,8 +146,8 @@ class _Leaves:
         if begin == end:
             empty = _NOTHING_DIGEST if self._opens_negative else _EMPTY_DIGEST
             return _Node(empty, self._dtype, self._opens_negative)
-        digest = _hash(b"leaf", self._model, self._steps(leaf, begin, end), self._ks(leaf, begin, end))
-        return _Node(digest, self._dtype, self._negative_zero)
+        framed = self._model + _framed(self._steps(leaf, begin, end), self._ks(leaf, begin, end))
+        return _Node(hashlib.sha256(framed).digest()[:16], self._dtype, self._negative_zero)
 
     def _steps(self, leaf: int, begin: int, end: int) -> bytes:
         """Where steps end within the leaf, which depends on its length alone."""
@@ -206,9 +213,10 @@ def _add(left: _Node, right: _Node) -> _Node:
         return _positive_zero(right)
     if right.digest == _EMPTY_DIGEST:
         return _positive_zero(left)
-    first, second = sorted((left.digest, right.digest))
+    one, other = left.digest, right.digest
+    framed = _ADDITION + (one + _DIGEST_LENGTH + other if one < other else other + _DIGEST_LENGTH + one)
     both = left.negative_zero and right.negative_zero
-    return _Node(_hash(b"add", first, second), DType.FLOAT32, both)
+    return _Node(hashlib.sha256(framed).digest()[:16], DType.FLOAT32, both)
 
 
 def _positive_zero(node: _Node) -> _Node:

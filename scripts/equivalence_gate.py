@@ -101,7 +101,7 @@ class Reader:
 
         case = self.cases[name]
         kinds = [kind for _, kind in case.pointers]
-        row: dict[str, Any] = {"case": name, "choice": choice, "kernel": case.kernel.__name__, "kinds": kinds,
+        row: dict[str, Any] = {"case": name, "choice": choice, "kernel": case.family, "kinds": kinds,
                                "reading": READING}  # fmt: skip
         try:
             kernel = self.corpus.compile_case(case, choice, 90)

@@ -33,6 +33,14 @@ def place(row: Row) -> str:
     return f"sm_{row['arch']}, triton {row['triton']}"
 
 
+def kernel_of(case: str) -> str:
+    """The kernel of a case; of what torch.compile emitted, the function, without its sizes and settings."""
+    first, *words = case.split("-")
+    if first != "compiled":
+        return first
+    return f"compiled {'-'.join(w for w in words if w != 'looped' and not any(map(str.isdecimal, w)))}"
+
+
 def facts(rows: list[Row], paths: list[Path]) -> dict[str, Any]:
     """What every claim of a campaign says of its making."""
     tritons = ", ".join(sorted({r["triton"] for r in rows}))
@@ -74,7 +82,7 @@ def campaign(rows: list[Row], given: dict[str, Any]) -> Row:
         "partition": partition,
         "texts_refused_by_reason": dict(reasons.most_common()),
         "texts_refused_by_kernel": dict(
-            Counter(f"{r['case'].split('-')[0]}: {r['refused']}" for r in refused).most_common(20)
+            Counter(f"{kernel_of(r['case'])}: {r['refused']}" for r in refused).most_common(40)
         ),
     }
 
@@ -113,7 +121,12 @@ def times(rows: list[Row], given: dict[str, Any]) -> Row | None:
     if not timed:
         return None
     groups = {
-        "reductions and norms": [r for r in timed if not r["case"].startswith("gemm") and "class" in r],
+        "reductions and norms": [
+            r for r in timed if not r["case"].startswith(("gemm", "compiled-")) and "class" in r
+        ],
+        "kernels that torch.compile emits": [
+            r for r in timed if r["case"].startswith("compiled-") and "class" in r
+        ],
         "products with K = 512": [
             r for r in timed if r["case"] in ("gemm-fp16", "gemm-bf16", "gemm-fp32", "gemm-fp8") and "class" in r
         ],

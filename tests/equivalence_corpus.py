@@ -1,12 +1,14 @@
 """Small Triton kernels whose compiled texts the equivalence checker is tried on, with the knobs that each is swept by.
 
 A kernel is written for one launch: all sizes are constants of its case, so that a text and a launch stand for one
-computation.  ``cases()`` lists them; a case and a choice of its knobs is a configuration.
+computation.  ``cases()`` lists them; a case and a choice of its knobs is a configuration.  Kernels that torch.compile
+emitted are cases too, by names that begin with ``compiled-``.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +17,7 @@ import triton
 import triton.language as tl
 
 from gemmdesc.equivalence import Kernel, Launch
+from tests.equivalence_compiled import Emitted, emitted
 
 
 @triton.jit
@@ -335,7 +338,8 @@ class Case:
 
     ``pointers``: Triton's element types of the pointer arguments, in order; ``integers``: the run-time integer
     arguments; ``constants``: constexpr arguments that all configurations share; ``knobs``: what is swept, constexpr
-    arguments and compiler options together.  ``grid`` is a function of the constants chosen.
+    arguments and compiler options together; ``tiles``: constexpr arguments that are chosen together.  ``grid`` is a
+    function of the constants chosen.
     """
 
     name: str
@@ -345,11 +349,17 @@ class Case:
     knobs: Mapping[str, tuple[Any, ...]]
     grid: tuple[int, int, int] = (1, 1, 1)
     integers: Mapping[str, int] = field(default_factory=dict)
+    tiles: tuple[Mapping[str, Any], ...] = ({},)
+
+    @property
+    def family(self) -> str:
+        """By what name its kernels are counted together."""
+        return f"compiled {self.kernel.family}" if isinstance(self.kernel, Emitted) else str(self.kernel.__name__)
 
     def configurations(self) -> Iterator[dict[str, Any]]:
         """All choices of the knobs, the last one varying fastest."""
-        for values in itertools.product(*self.knobs.values()):
-            yield dict(zip(self.knobs, values, strict=True))
+        for tile, *values in itertools.product(self.tiles, *self.knobs.values()):
+            yield {**tile, **dict(zip(self.knobs, values, strict=True))}
 
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "enable_fp_fusion")
@@ -365,10 +375,14 @@ def compile_case(case: Case, choice: Mapping[str, Any], arch: int) -> Any:
     signature = {name: f"*{kind}" for name, kind in case.pointers}
     signature |= dict.fromkeys(case.integers, "i32") | dict.fromkeys(constants, "constexpr")
     names = case.kernel.arg_names
+    compiled = isinstance(case.kernel, Emitted)
     aligned = [n for n, _ in case.pointers] + [n for n, v in case.integers.items() if v % 16 == 0]
+    if compiled:
+        aligned = list(case.kernel.aligned)
     attrs = {(names.index(n),): [["tt.divisibility", 16]] for n in aligned}
     signature = {n: signature[n] for n in names}
-    source = ASTSource(fn=case.kernel, signature=signature, constexprs=constants, attrs=attrs)
+    function = case.kernel.jit() if compiled else case.kernel
+    source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attrs)
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
@@ -466,20 +480,31 @@ def _products(scale: int) -> Iterator[Case]:
                knobs={"BK": (32, 64), "num_warps": (4, 8)})  # fmt: skip
 
 
+def _compiled() -> Iterator[Case]:
+    """What torch.compile emitted, with the block sizes that inductor's heuristics would try."""
+    several = Counter(one.function for one in emitted())
+    for one in emitted():
+        number = f"-{one.number}" if several[one.function] > 1 else ""
+        yield Case(
+            name=f"compiled-{one.function}{number}", kernel=one, pointers=one.pointers, constants=one.constants,
+            integers=one.integers, tiles=one.tiles, knobs={**WARPS, **FUSION, "num_stages": one.stages},
+        )  # fmt: skip
+
+
 def cases() -> dict[str, Case]:
     """The cases that tests take from, by name."""
-    return _named([*_reductions(1), *_others(1), *_products(1)])
+    return _named([*_reductions(1), *_others(1), *_products(1), *_compiled()])
 
 
 def wide_cases() -> dict[str, Case]:
-    """Every case at three sizes, swept over more warps and stages."""
+    """Every case at three sizes, swept over more warps and stages; the compiled ones as they are."""
     found = []
     for scale in (1, 2, 4):
         for case in (*_reductions(scale), *_others(scale), *_products(scale)):
             knobs = {**case.knobs, "num_warps": (1, 2, 4, 8, 16), "num_stages": (1, 2, 3, 4)}
             name = case.name if scale == 1 else f"{case.name}-x{scale}"
             found.append(replace(case, name=name, knobs=knobs))
-    return _named(found)
+    return _named([*found, *_compiled()])
 
 
 def _named(listed: list[Case]) -> dict[str, Case]:
@@ -490,6 +515,8 @@ def _named(listed: list[Case]) -> dict[str, Case]:
 
 def grid_of(case: Case, choice: Mapping[str, Any]) -> tuple[int, int, int]:
     """The launch grid of one configuration."""
+    if isinstance(case.kernel, Emitted):
+        return case.kernel.grid(choice)
     if case.kernel is gemm:
         every = {**case.constants, **choice}
         return every["M"] // every["BM"], every["N"] // every["BN"], 1

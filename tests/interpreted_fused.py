@@ -26,10 +26,10 @@ from gemmdesc.errors import Declined
 from gemmdesc.kernels.beside import Beside
 from gemmdesc.kernels.fused import FusedChoice
 from gemmdesc.kernels.fused_steps import alone
+from gemmdesc.kernels.instructions import assembled
 from gemmdesc.kernels.launch import matrix_meta
 from gemmdesc.kernels.launch_tiled import launch_choice
 from gemmdesc.kernels.meta import KernelMeta
-from gemmdesc.kernels.program import assembled
 from gemmdesc.kernels.tiled import Choice, choose_tiled
 from gemmdesc.regions import whole
 from tests import fused_samples

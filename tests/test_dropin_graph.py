@@ -14,7 +14,7 @@ from gemmdesc.errors import InvalidInputError
 from tests.dropin_samples import source
 
 torch = pytest.importorskip("torch")
-HALF = torch.float16
+HALF, BF16, FLOAT, F8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
 NAME = "simulated"
 
 
@@ -37,6 +37,15 @@ OPERATORS: dict[str, tuple[Callable[[], tuple[Any, ...]], tuple[Any, ...]]] = {
     "addmm": (lambda: (whole(5), whole(4, 6), whole(6, 5)), (1.0, 1.0, NAME)),
     "baddbmm": (lambda: (whole(4, 5), whole(1, 4, 6), whole(1, 6, 5)), (0.5, 1.0, NAME)),
 }
+#: Those that torch has no gradient of either.
+BARE: dict[str, tuple[Callable[[], tuple[Any, ...]], tuple[Any, ...]]] = {
+    "addmm_activation": (lambda: (whole(5), whole(4, 6), whole(6, 5)), (1.0, 1.0, False, NAME)),
+    "mm_dtype": (lambda: (whole(4, 6), whole(6, 5)), (torch.float32, NAME)),
+    "scaled_mm": (
+        lambda: (whole(16, 32).to(F8), whole(16, 32).to(F8).T, torch.tensor(2.0), torch.tensor(0.5)),
+        (None, torch.bfloat16, False, NAME),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -45,6 +54,25 @@ def test_operators_keep_torchs_rules(name: str) -> None:
     given = [t.requires_grad_() for t in operands()]
     results = torch.library.opcheck(getattr(torch.ops.gemmdesc, name).default, (*given, *rest))
     assert set(results.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_operators_without_gradients_keep_torchs_rules(name: str) -> None:
+    operands, rest = BARE[name]
+    # The check of a schema compares values by a tolerance, which torch cannot do with 8-bit ones.
+    checks = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    chosen = checks if name == "scaled_mm" else ("test_schema", *checks)
+    func = getattr(torch.ops.gemmdesc, name).default
+    results = torch.library.opcheck(func, (*operands(), *rest), test_utils=chosen)
+    assert set(results.values()) == {"SUCCESS"}
+    assert len(results) == len(chosen)
+
+
+def test_a_gradient_that_torch_has_not_is_refused_by_backward() -> None:
+    operands, rest = BARE["addmm_activation"]
+    result = torch.ops.gemmdesc.addmm_activation(*(t.requires_grad_() for t in operands()), *rest)
+    with pytest.raises(RuntimeError):
+        result.sum().backward()
 
 
 def products(call: Callable[[], Any]) -> list[Any]:
@@ -146,11 +174,102 @@ def test_what_a_graph_cannot_hold_is_refused() -> None:
     for given, words in (
         ({"replay": source()}, "choices must have a name in a graph"),
         ({"named": NAME, "out": whole(4, 5)}, "out must be None in a graph"),
-        ({"named": NAME, "out_dtype": torch.float32}, "out_dtype must be None in a graph"),
     ):
         compiled = torch.compile(lambda a, b, g=given: gemmdesc.mm(a, b, **g), backend="eager", fullgraph=True)
         with pytest.raises(Exception, match=words):
             compiled(a, b)
+    batches = torch.compile(
+        lambda a, b: gemmdesc.matmul(a, b, out_dtype=FLOAT, named=NAME), backend="eager", fullgraph=True
+    )
+    with pytest.raises(Exception, match="out_dtype must be None unless a and b are matrices"):
+        batches(whole(2, 4, 6), b)
+    layer = torch.compile(lambda x, w, c: gemmdesc.linear(x, w, c, named=NAME), backend="eager", fullgraph=True)
+    for bias in (whole(4, 5), whole(10)[::2]):
+        with pytest.raises(Exception, match="bias must be dense and have one axis"):
+            layer(whole(2, 4, 6), whole(5, 6), bias)
+
+
+def cast(call: Callable[..., Any]) -> Callable[..., Any]:
+    def under(*operands: Any) -> Any:
+        with torch.autocast("cpu", BF16):
+            return call(*operands)
+
+    return under
+
+
+LINEAR = torch.nn.functional.linear
+#: What a user compiles, what torch's own does, and the operands for a size.
+COMPILED: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = {
+    "mm": (lambda a, b: gemmdesc.mm(a, b, named=NAME), torch.mm, lambda n: (whole(n, 6), whole(6, 5))),
+    "matmul folded": (
+        lambda a, b: gemmdesc.matmul(a, b, named=NAME), torch.matmul, lambda n: (whole(n, 3, 6), whole(6, 5))
+    ),
+    "matmul broadcast": (
+        lambda a, b: gemmdesc.matmul(a, b, named=NAME), torch.matmul, lambda n: (whole(2, 1, n, 6), whole(3, 6, 5))
+    ),
+    "matmul of a vector": (
+        lambda a, b: gemmdesc.matmul(a, b, named=NAME), torch.matmul, lambda n: (whole(n, 6), whole(6))
+    ),
+    "float32 of float16": (
+        lambda a, b: gemmdesc.matmul(a, b, out_dtype=FLOAT, named=NAME), lambda a, b: a.float() @ b.float(),
+        lambda n: (whole(n, 6), whole(6, 5)),
+    ),
+    "linear": (
+        lambda x, w, c: gemmdesc.linear(x, w, c, named=NAME), LINEAR, lambda n: (whole(n, 3, 6), whole(5, 6), whole(5))
+    ),
+    "linear of rows apart": (
+        lambda x, w, c: gemmdesc.linear(x.transpose(0, 1), w, c, named=NAME),
+        lambda x, w, c: LINEAR(x.transpose(0, 1), w, c), lambda n: (whole(n, 3, 6), whole(5, 6), whole(5)),
+    ),
+    "linear with a bias of two axes": (
+        lambda x, w, c: gemmdesc.linear(x, w, c, named=NAME), LINEAR, lambda n: (whole(n, 6), whole(5, 6), whole(n, 5))
+    ),
+    "addmm of an expanded row": (
+        lambda c, a, b: gemmdesc.addmm(c.expand(a.shape[0], 5), a, b, named=NAME),
+        lambda c, a, b: torch.addmm(c.expand(a.shape[0], 5), a, b), lambda n: (whole(5), whole(n, 6), whole(6, 5)),
+    ),
+    "relu after addmm": (
+        lambda c, a, b: gemmdesc.addmm_activation(c, a, b, named=NAME), torch._addmm_activation,
+        lambda n: (whole(5), whole(n, 6), whole(6, 5)),
+    ),
+    "bmm": (lambda a, b: gemmdesc.bmm(a, b, named=NAME), torch.bmm, lambda n: (whole(n, 3, 6), whole(n, 6, 5))),
+    "baddbmm": (
+        lambda c, a, b: gemmdesc.baddbmm(c, a, b, beta=0, named=NAME), lambda c, a, b: torch.baddbmm(c, a, b, beta=0),
+        lambda n: (whole(3, 5), whole(n, 3, 6), whole(n, 6, 5)),
+    ),
+    "scaled_mm": (
+        lambda a, b, s: gemmdesc.scaled_mm(a, b.t(), s, s, out_dtype=BF16, named=NAME),
+        lambda a, b, s: torch._scaled_mm(a, b.t(), s, s, out_dtype=BF16),
+        lambda n: (whole(16 * n, 32).to(F8), whole(16, 32).to(F8), torch.tensor(2.0)),
+    ),
+    "autocast": (
+        cast(lambda a, b: gemmdesc.mm(a, b, named=NAME)), cast(torch.mm),
+        lambda n: (whole(n, 6).float(), whole(6, 5).float()),
+    ),
+    "autocast of two types": (
+        cast(lambda x, w, c: gemmdesc.linear(x, w, c, named=NAME)), cast(LINEAR),
+        lambda n: (whole(n, 6).float(), whole(5, 6).to(BF16), whole(5).float()),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_every_function_compiles_whole_at_any_size(name: str) -> None:
+    ours, theirs, operands = COMPILED[name]
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    compiled = torch.compile(ours, backend=backend, fullgraph=True, dynamic=True)
+    for size in (4, 7, 9):
+        given = operands(size)
+        got, want = compiled(*given), theirs(*given)
+        assert (got.shape, got.stride(), got.dtype) == (want.shape, want.stride(), want.dtype)
+        assert torch.equal(got, want)
+    assert len(graphs) == 1
 
 
 def test_names_of_choices() -> None:

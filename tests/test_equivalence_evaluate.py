@@ -157,3 +157,51 @@ def test_functions_of_the_hardware_are_handed_in() -> None:
 def test_memory_that_is_too_short_is_said() -> None:
     with pytest.raises(InvalidInputError, match="behind parameter 0"):
         run(kernel(EXCHANGE, shared=1024), floats(31))
+
+
+def test_shifts_and_sums_are_those_of_integers_of_their_width() -> None:
+    random = np.random.default_rng(7)
+    for bits in (16, 32, 64):
+        values = random.integers(0, 2**64, 500, dtype=np.uint64) >> np.uint64(64 - bits)
+        for amount in (0, 1, 7, bits - 1, bits, bits + 1, 70, 255):
+            by = np.full_like(values, amount)
+            wanted = [int(v) << amount & (2**bits - 1) for v in values]
+            assert (NAMED[f"shl.b{bits}"](values, by) & np.uint64(2**bits - 1)).tolist() == wanted
+            assert NAMED[f"shr.u{bits}"](values, by).tolist() == [int(v) >> amount for v in values]
+        sums = NAMED[f"add.s{bits}"](values, values[::-1]) & np.uint64(2**bits - 1)
+        assert sums.tolist() == [(int(a) + int(b)) % 2**bits for a, b in zip(values, values[::-1], strict=True)]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("f16", DType.FLOAT16), ("bf16", DType.BFLOAT16)])
+def test_comparisons_of_halves_are_those_of_their_values(kind: str, dtype: DType) -> None:
+    every = np.arange(1 << 16, dtype=np.uint64)
+    for other in (0x0000, 0x8000, 0x0001, 0x3C00, 0x7F80, 0x7C00, 0x7FFF, 0xFFFF):
+        wanted = to_float32(every.astype(np.uint16), dtype), to_float32(np.array([other], np.uint16), dtype)
+        fixed = np.full_like(every, other)
+        unordered = np.isnan(wanted[0]) | np.isnan(wanted[1])
+        with np.errstate(invalid="ignore"):
+            for name, order in (("lt", np.less), ("eq", np.equal), ("ge", np.greater_equal), ("ne", np.not_equal)):
+                ordered = order(*wanted) & ~unordered
+                assert (NAMED[f"setp.{name}.{kind}"](every, fixed) == ordered).all()
+                assert (NAMED[f"setp.{name}u.{kind}"](every, fixed) == (ordered | unordered)).all()
+
+
+def test_comparisons_that_ask_for_a_nan_say_whether_there_is_one() -> None:
+    values = np.array([0x00000000, 0x7F800000, 0x7FC00000, 0xFF800001], np.uint64)
+    one, other = (x.ravel() for x in np.meshgrid(values, values))
+    wanted = (np.maximum(one & np.uint64(0x7FFFFFFF), other & np.uint64(0x7FFFFFFF)) > 0x7F800000).tolist()
+    assert NAMED["setp.nan.f32"](one, other).tolist() == wanted
+    assert NAMED["setp.num.f32"](one, other).tolist() == [not x for x in wanted]
+
+
+@pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32", "s64", "u64"])
+def test_comparisons_of_integers_mind_their_sign(kind: str) -> None:
+    bits = int(kind[1:])
+    values = np.array([0, 1, 2 ** (bits - 1) - 1, 2 ** (bits - 1), 2**bits - 1], np.uint64)
+    one, other = (x.ravel() for x in np.meshgrid(values, values))
+
+    def number(pattern: int) -> int:
+        return pattern - 2**bits if kind[0] == "s" and pattern >= 2 ** (bits - 1) else pattern
+
+    wanted = [number(a) < number(b) for a, b in zip(one.tolist(), other.tolist(), strict=True)]
+    assert NAMED[f"setp.lt.{kind}"](one, other).tolist() == wanted

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,21 @@ def test_texts_of_single_instructions_assemble() -> None:
             assert assemble(instruction_ptx(name, "sm_90a", "8.7", literal), "sm_90a")
     for name, words in STEPS:
         assert assemble(matrix_step_ptx(name, words, "sm_90a", "8.7"), "sm_90a")
+
+
+def test_what_torch_compile_emitted_is_counted_apart_and_with_the_rest() -> None:
+    kernels = {"row_sum": "reductions", "softmax": "norms", "gemm": "products", "silu": "element by element",
+               "compiled var-inner": "compiled reductions", "compiled softmax-outer": "compiled norms",
+               "compiled residual-layer-norm": "compiled norms", "compiled rms-norm-backward": "compiled norms",
+               "compiled mm-bias-relu": "compiled products", "compiled bias-relu": "compiled element by element",
+               "compiled silu-backward": "compiled element by element"}  # fmt: skip
+    rows = [{**_row(name, name, ["1"], name), "kernel": name} for name in kernels]
+    found = over_splitting(rows)
+    counted = {name: group["classes"] for name, group in found["by_group"].items()}
+    apart = Counter(kernels.values())
+    assert counted == {**apart, "reductions and norms": 6}
+    assert found["without_products"]["classes"] == 6 + 3
+    assert set(found["by_kernel"]) == set(kernels)
 
 
 @pytest.mark.parametrize("name", ["", "load", "three-way max.f32", "bar.sync", "redux.sync.max.f99"])

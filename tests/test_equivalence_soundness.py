@@ -546,3 +546,93 @@ def test_an_integer_argument_has_to_be_given_and_counts() -> None:
     answer = equivalent(one, other)
     assert isinstance(answer, Different)
     assert answer.element.offset == 20
+
+
+# Packed comparisons, sums of integers, cache policies.
+
+
+def halves(kind: str, predicate: str) -> str:
+    return stored(f"setp.lt.{kind}x2 %p1|%p2, %r10, %r11;\nselp.b32 %r20, %r12, %r13, {predicate};")
+
+
+def half(kind: str, place: int) -> str:
+    unpacked = "mov.b32 {%rs1, %rs2}, %r10;\nmov.b32 {%rs3, %rs4}, %r11;\n"
+    compared = f"setp.lt.{kind} %p3, %rs{1 + place}, %rs{3 + place};\nselp.b32 %r20, %r12, %r13, %p3;"
+    return stored(unpacked + compared)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_a_packed_comparison_has_a_predicate_for_each_half(kind: str) -> None:
+    lower, upper = (halves(kind, predicate) for predicate in ("%p1", "%p2"))
+    assert isinstance(pair(lower, half(kind, 0)), Equal)
+    assert isinstance(pair(upper, half(kind, 1)), Equal)
+    assert isinstance(pair(lower, upper), Different)
+    assert isinstance(pair(lower, half(kind, 1)), Different)
+    assert isinstance(pair(lower, halves("bf16" if kind == "f16" else "f16", "%p1")), Different)
+
+
+def test_data_that_are_compared_in_pairs_guard_nothing() -> None:
+    text = "setp.lt.f16x2 %p1|_, %r10, %r11;\n@%p1 mov.b32 %r12, %r13;\nmov.b32 %r20, %r12;"
+    refused(kernel(stored(text)), "data_dependent", "predicate")
+
+
+def test_adding_an_integer_zero_changes_nothing_and_adding_another_number_does() -> None:
+    copied = stored("mov.b32 %r20, %r10;")
+    assert isinstance(pair(copied, stored("add.s32 %r20, %r10, 0;")), Equal)
+    assert isinstance(pair(copied, stored("add.s32 %r20, 0, %r10;")), Equal)
+    for other in ("add.s32 %r20, %r10, 1;", "sub.s32 %r20, 0, %r10;", "add.rn.f32 %r20, %r10, 0f00000000;"):
+        assert isinstance(pair(copied, stored(other)), Different), other
+
+
+def one_lane(lane: int, opcode: str = "redux.sync.add.s32") -> str:
+    chosen = f"setp.eq.s32 %p1, %r1, {lane};\nselp.b32 %r14, %r10, 0, %p1;"
+    return stored(f"{chosen}\n{opcode} %r20, %r14, -1;")
+
+
+def test_a_sum_over_a_warp_in_which_one_lane_is_not_zero_is_that_lane() -> None:
+    taken = stored("shfl.sync.idx.b32 %r20, %r10, 7, 31, -1;")
+    assert isinstance(pair(one_lane(7), taken), Equal)
+    assert isinstance(pair(one_lane(8), taken), Different)
+    every = stored("redux.sync.add.s32 %r20, %r10, -1;")
+    assert isinstance(pair(every, every.replace("%r10, -1", "%r11, -1")), Different)
+    assert isinstance(pair(every, taken), Different)
+    refused(kernel(one_lane(7, "redux.sync.max.s32")), "data_dependent")
+
+
+LARGER = "setp.gt.f32 %p1, %r10, %r11;\nsetp.nan.f32 %p2, %r10, %r10;\n"
+
+
+def test_two_reasons_to_take_one_value_are_one_in_any_order() -> None:
+    nested = LARGER + "selp.f32 %r14, %r10, %r11, {0};\nselp.f32 %r20, %r10, %r14, {1};"
+    one, other = (stored(nested.format(*order)) for order in (("%p1", "%p2"), ("%p2", "%p1")))
+    either = stored(LARGER + "or.pred %p3, %p2, %p1;\nselp.f32 %r20, %r10, %r11, %p3;")
+    assert isinstance(pair(one, other), Equal)
+    assert isinstance(pair(one, either), Equal)
+    assert isinstance(pair(one, either.replace("or.pred", "and.pred")), Different)
+    for wrong in (
+        "selp.f32 %r14, %r11, %r10, %p1;\nselp.f32 %r20, %r10, %r14, %p2;",
+        "selp.f32 %r14, %r12, %r11, %p1;\nselp.f32 %r20, %r10, %r14, %p2;",
+        "selp.f32 %r14, %r10, %r11, %p1;\nselp.f32 %r20, %r12, %r14, %p2;",
+        "selp.f32 %r14, %r10, %r11, %p1;\nselp.f32 %r20, %r14, %r10, %p2;",
+    ):
+        assert isinstance(pair(one, stored(LARGER + wrong)), Different), wrong
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_selection_made_of_comparisons_keeps_its_order(swapped: bool) -> None:
+    """Of two zeros, and of two NaN, it takes another one where its operands change places."""
+    one, other = ("%r11", "%r10") if swapped else ("%r10", "%r11")
+    body = f"setp.gt.f32 %p1, {one}, {other};\nsetp.nan.f32 %p2, {one}, {one};\nor.pred %p3, %p2, %p1;\n"
+    chosen = stored(f"{body}selp.f32 %r20, {one}, {other}, %p3;")
+    plain = stored(LARGER + "or.pred %p3, %p2, %p1;\nselp.f32 %r20, %r10, %r11, %p3;")
+    assert isinstance(pair(plain, chosen), Different if swapped else Equal)
+
+
+POLICY = "createpolicy.fractional.L2::evict_last.b64 %rd40, 1.0;\n"
+
+
+def test_a_cache_policy_changes_no_byte_and_is_no_data() -> None:
+    hinted = POLICY + "ld.global.L1::evict_last.L2::cache_hint.b32 %r2, [%rd4], %rd40;\nst.global.b32 [%rd5], %r2;"
+    assert isinstance(pair(hinted, COPY), Equal)
+    refused(kernel(POLICY + "st.global.b64 [%rd2], %rd40;"), "pointer")
+    refused(kernel(stored("add.rn.f32 %r20, %r10, 1.0;")), "instruction", "1.0")

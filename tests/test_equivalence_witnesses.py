@@ -78,6 +78,33 @@ def test_stand_ins_are_rounded_correctly_then_bent() -> None:
             stand_in(name, STAND_INS["scattered"])
 
 
+def test_what_the_manual_fixes_is_not_bent() -> None:
+    a, b, c = (np.random.default_rng(n).integers(0x20000000, 0x5F000000, 2000).astype(np.uint64) for n in range(3))
+    for bend in STAND_INS.values():
+        down, near = (floats(stand_in(f"fma.{mode}.ftz.f32", bend)(a, b, c)) for mode in ("rm", "rn"))
+        exact = floats(a).astype(np.float64) * floats(b) + floats(c)
+        assert (down <= exact).all()
+        assert (near == exact.astype(np.float32)).all()
+        assert ((down == near) | (np.nextafter(down, np.float32(np.inf)) == near)).all()
+        assert (down != near).any()
+        clipped = stand_in("cvt.ftz.sat.f32.f32", bend)(patterns(-1.0, 0.25, 3.0, np.nan))
+        assert floats(clipped).tolist() == [0.0, 0.25, 1.0, 0.0]
+    root = floats(stand_in("rsqrt.approx.ftz.f32", STAND_INS["two units up"])(patterns(3.0)))
+    assert root == np.float32(1 / np.sqrt(3.0)) + 2 * np.spacing(np.float32(0.57))
+
+
+def test_zeros_of_both_signs_come_with_numbers_of_one_sign() -> None:
+    signs = set()
+    for seed in range(8):
+        x = draw("zeros of both signs", "fp32", 0, 1024, seed).view(np.float32)
+        assert 0.6 < (x == 0).mean() < 0.9
+        assert 0.3 < np.signbit(x[x == 0]).mean() < 0.7
+        (sign,) = set(np.signbit(x[x != 0]).tolist())
+        signs.add(sign)
+    assert signs == {False, True}
+    assert ("zeros of both signs", 0) in aims(1)
+
+
 def test_bounds_hold_every_stand_in_and_no_power_of_two() -> None:
     x = np.random.default_rng(3).integers(0, 0x7F800000, 20000).astype(np.uint64)
     y = patterns(*(2.0 ** (2 * k) for k in range(-60, 60)))

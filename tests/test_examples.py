@@ -48,3 +48,66 @@ def test_an_operation_that_depends_on_the_batch_is_named(monkeypatch: pytest.Mon
     shape = example["Shape"](hidden=8, heads=1, layers=1, vocabulary=20, length=6)
     monkeypatch.setitem(example["OPERATIONS"], "softmax over the batch", lambda x: x.softmax(0))
     assert example["dependent_operations"](shape, 8, torch.float16, "cpu") == ["softmax over the batch"]
+
+
+def run_example(name: str, out: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, Any]:
+    """The exit code and the claim of an example that runs without a GPU."""
+    path = FOLDER / name
+    monkeypatch.setattr(sys, "argv", [str(path), "--cpu", *arguments, "--out", str(out)])
+    monkeypatch.syspath_prepend(str(FOLDER))
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    (claim,) = json.loads(out.read_text())["claims"]
+    return int(str(ended.value.code)), claim
+
+
+def test_a_decoder_block_four_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claim = run_example("decoder_block.py", tmp_path / "a.json", monkeypatch)
+    assert code == 0, claim
+    counts = claim["counts"]
+    assert list(counts) == ["eager", "overridden", "functions", "compiled", "pinned"]
+    # Five layers, and two products for each of 3 heads of 4 sequences; then each sequence alone.
+    assert {c["products_by_plan"] for c in counts.values()} == {5 + 2 * 3 * 4 + 4 * (5 + 2 * 3)}
+    assert {(c["different"], c["declined"]) for c in counts.values()} == {(0, 0)}
+    depending = {way: c["sequences_dependent_on_the_batch"] for way, c in counts.items()}
+    assert depending.pop("pinned") == 0
+    assert min(depending.values()) > 0, "the batch has to matter, or a pin shows nothing"
+    printed = capsys.readouterr().out
+    assert [line.split()[0] for line in printed.splitlines()[2:7]] == list(counts)
+
+
+def test_a_block_that_differs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    example: dict[str, Any] = runpy.run_path(str(FOLDER / "decoder_block.py"))
+    way = example["Way"]
+    rows = (("eager", 0, 3, 0, 0), ("overridden", 5, 3, 0, 2), ("pinned", 0, 1, 9, 0))
+    found = [way(name, "eager", *counts) for name, *counts in rows]
+    assert example["failures"](found) == [
+        "overridden differs from eager", "overridden: 2 products declined", "overridden computed no product",
+        "pinned rows depend on the batch",
+    ]  # fmt: skip
+
+
+def test_a_trainer_and_a_server_agree_where_both_are_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claim = run_example("logprob_parity.py", tmp_path / "a.json", monkeypatch, "--json")
+    assert code == 0, claim
+    assert claim["operations_dependent"] == []
+    counts = claim["counts"]
+    assert (counts["log_probs"], counts["different"], counts["declined"]) == (4 * 7 * 5, 0, 0)
+    # The same comparison fails without the pin, for whole batches and token by token.
+    assert [w["way"] for w in claim["ways"]] == ["trainer, one batch", "one by one", "all at once", "in threes, mixed"]
+    assert all(w["stock_different"] > 0 for w in claim["ways"])
+    assert json.loads(capsys.readouterr().out)["counts"] == counts
+
+
+def test_every_sequence_is_served_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    example: dict[str, Any] = runpy.run_path(str(FOLDER / "logprob_parity.py"))
+    for count in (1, 4, 5, 7, 10, 12):
+        ways = dict(example["batchings"](count))
+        assert len(ways) == 3
+        assert all(sorted(i for b in batches for i in b) == list(range(count)) for batches in ways.values())

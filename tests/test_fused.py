@@ -36,8 +36,8 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, DeclinedError, DescriptorError, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
 from gemmdesc.kernels.fused import FUSED_CONFIGS, FusedChoice
+from gemmdesc.kernels.instructions import assembled
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
-from gemmdesc.kernels.program import assembled
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tiled import choose_whole
 from gemmdesc.kernels.variants import enumerate_variants

@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gemmdesc.dtypes import DType
-from gemmdesc.kernels import functions, fused_steps, program
+from gemmdesc.kernels import functions, fused_steps, instructions
 from gemmdesc.kernels.compiling import compile_variant
 from gemmdesc.kernels.fused import FUSED_CONFIGS
 from gemmdesc.kernels.meta import Layout
@@ -73,9 +73,9 @@ def test_codes_are_the_programs() -> None:
     names = ("ADD", "MULTIPLY", "DIVIDE", "AT_LEAST", "AT_MOST", "RELU", "RELU_WITHOUT_NAN", "GELU", "GELU_TANH",
              "SILU", "TANH", "NUMBER")  # fmt: skip
     for name in names:
-        assert getattr(fused_steps, name).value == getattr(program, name)
+        assert getattr(fused_steps, name).value == getattr(instructions, name)
     assert (fused_steps.FLOAT16.value, fused_steps.BFLOAT16.value) == (2, 3)
-    assert [program.OPERAND_KINDS[d] for d in (DType.FLOAT16, DType.BFLOAT16)] == [2, 3]
+    assert [instructions.OPERAND_KINDS[d] for d in (DType.FLOAT16, DType.BFLOAT16)] == [2, 3]
 
 
 def variants(kernel: str, **constants: Any) -> list[Any]:

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gemmdesc"
 
 #: Layers from left to right; in each, the groups that may not import one another.
 ORDER = (
-    (("errors", "dtypes", "bits"),),
+    (("errors", "dtypes", "bits", "nvrtc"),),
     (("descriptor", "pointwise", "variable_fields"),),
     (("schedule", "text", "normal_form", "expressions", "problem", "plain", "rule", "regions"),),
     (("arithmetic", "operands", "rivals", "mutants"),),
@@ -33,8 +33,8 @@ PLACES = {name: (i, group) for i, layer in enumerate(ORDER) for group in layer f
 
 #: The modules of ``probe`` that talk to a library.  All others plan walks or conclude from what was read: they see
 #: values only, and import one another at most.
-TALKING = ("campaign", "compare", "comparisons", "crosscheck", "examples", "kinds", "met", "offline", "partition",
-           "predicted", "publish", "reader", "recorded", "records", "rulebook", "scan", "sharing", "solve",
+TALKING = ("beside", "campaign", "compare", "comparisons", "crosscheck", "examples", "kinds", "met", "offline",
+           "partition", "predicted", "publish", "reader", "recorded", "records", "rulebook", "scan", "sharing", "solve",
            "solve_shared", "survey", "tasks", "trials", "verification", "workers")  # fmt: skip
 LIBRARY_LAYER = PLACES["library"][0]
 

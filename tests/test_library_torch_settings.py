@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from gemmdesc.library.torch_settings import (
     parse_lt_workspace,
     parse_workspace_config,
     read_settings,
+    settings_key,
 )
 
 KIB, MIB = 1024, 1024 * 1024
@@ -106,3 +110,96 @@ def test_tf32_is_read_in_every_state_that_torch_has(setting: dict[str, bool | st
         torch.backends.fp32_precision = "none"
         matmul.fp32_precision = "none"
     assert not read_settings("sm_90", {}).allow_tf32
+
+
+@contextmanager
+def changed(place: Any, name: str, value: Any, back: Any = None) -> Iterator[None]:
+    before = getattr(place, name) if back is None else back
+    setattr(place, name, value)
+    try:
+        yield
+    finally:
+        setattr(place, name, before)
+
+
+def states() -> dict[str, Callable[[], Any]]:
+    """Ways to change torch's settings, each a context."""
+    torch = pytest.importorskip("torch")
+    matmul = torch.backends.cuda.matmul
+    found: dict[str, Callable[[], Any]] = {}
+    for kind in ("fp16", "bf16"):
+        flag = f"allow_{kind}_reduced_precision_reduction"
+        for value in ((True, True), (False, True), (False, False)):
+            found[f"{kind} {value}"] = lambda f=flag, v=value: changed(matmul, f, v, (True, True))
+    found["accumulation"] = lambda: changed(matmul, "allow_fp16_accumulation", True)
+    found["tf32"] = lambda: changed(matmul, "allow_tf32", True)
+    found["tf32, newer"] = lambda: changed(matmul, "fp32_precision", "tf32", "none")
+    found["tf32 everywhere"] = lambda: changed(torch.backends, "fp32_precision", "tf32", "none")
+
+    @contextmanager
+    def deterministic() -> Iterator[None]:
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+    found["deterministic"] = deterministic
+    return found
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_a_key_tells_every_change_of_settings(public: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``public``: of a torch and a Python that have nothing behind their public ways."""
+    torch = pytest.importorskip("torch")
+    settings_key.cache_clear()
+    if public:
+        for name in [n for n in vars(torch._C) if n.startswith(("_get_cublas_", "_get_blas_"))]:
+            if name != "_get_cublas_allow_tf32":  # torch's own public property needs it
+                monkeypatch.delattr(torch._C, name)
+        behind = {
+            "allow_fp16_reduced_precision_reduction": True, "allow_fp16_reduced_precision_reduction_split_k": True,
+            "allow_bf16_reduced_precision_reduction": True, "allow_bf16_reduced_precision_reduction_split_k": True,
+            "allow_fp16_accumulation": False,
+        }  # fmt: skip
+        monkeypatch.setattr(torch.backends.cuda, "matmul", type("Older", (), behind)())
+        monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", lambda: "_BlasBackend.Default")
+    key, met = settings_key(), {}
+    if public:
+        matmul = torch.backends.cuda.matmul
+        usual = key()
+        with changed(matmul, "allow_fp16_accumulation", True):
+            assert key() != usual
+        with changed(matmul, "allow_bf16_reduced_precision_reduction_split_k", False):
+            assert key() != usual
+        assert key() == usual
+    else:
+        for name, state in states().items():
+            with state():
+                met[name] = key(), read_settings("sm_90", {})
+        for one, (key_of_one, settings_of_one) in met.items():
+            for other, (key_of_other, settings_of_other) in met.items():
+                assert (key_of_one != key_of_other) or settings_of_one == settings_of_other, (one, other)
+        assert len({settings for _, settings in met.values()}) >= 8
+    settings_key.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE"])
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_key_follows_the_environment(name: str, wrapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    pytest.importorskip("torch")
+    if not wrapped:
+        monkeypatch.setattr(os, "environ", {})
+    monkeypatch.delenv(name, raising=False)
+    settings_key.cache_clear()
+    key = settings_key()
+    before = key()
+    monkeypatch.setenv(name, ":16:8")
+    one = key()
+    monkeypatch.setenv(name, ":32:8")
+    assert len({before, one, key()}) == 3
+    monkeypatch.delenv(name)
+    assert key() == before
+    settings_key.cache_clear()

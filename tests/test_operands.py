@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from gemmdesc import nvrtc
 from gemmdesc.bits import to_float32
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
@@ -22,7 +23,6 @@ from gemmdesc.operands import (
     Patterns,
     RetypedOperand,
     SparseOperand,
-    cuda_fill,
     torch_integer,
 )
 from gemmdesc.operands import hashed as hashed_module
@@ -101,7 +101,7 @@ def test_the_card_makes_numpys_bytes(dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", DType, ids=lambda d: d.value)
 @pytest.mark.parametrize("family", Family, ids=lambda f: f.value)
 def test_the_kernel_makes_numpys_bytes_in_every_shape(family: Family, dtype: DType) -> None:
-    assert cuda_fill.available()
+    assert nvrtc.available()
     for role in ROLES:
         operand = _hashed(family, dtype, role, draw=3)
         for outer, k in ((1, 1), (3, 5), (33, 1000), (257, 4099), (70000, 3), (2, 100003), (0, 4), (4, 0)):
@@ -114,7 +114,7 @@ def test_the_kernel_makes_numpys_bytes_in_every_shape(family: Family, dtype: DTy
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", Family, ids=lambda f: f.value)
 def test_the_card_needs_no_kernel(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_fill, "available", lambda: False)
+    monkeypatch.setattr(nvrtc, "available", lambda: False)
     for dtype in DType:
         raw = _hashed(family, dtype).torch_bits(33, 1003, "cuda").cpu().numpy().view(f"u{dtype.itemsize}")
         np.testing.assert_array_equal(raw, _hashed(family, dtype).bits(33, 1003))

@@ -14,6 +14,7 @@ import pytest
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError, LibraryError
+from gemmdesc.nvrtc import available, compile_cubin
 from gemmdesc.operands import Family, HashOperand, cuda_fill
 from gemmdesc.operands.families import extent, hashed_bits
 from gemmdesc.operands.lanes import absorb, flag, packed, select, shift_right
@@ -204,7 +205,7 @@ def test_a_launch_is_within_the_hardwares_limits_and_wastes_little(outer: int, k
 
 
 class _Nvrtc:
-    """What :func:`gemmdesc.operands.cuda_fill.compile_cubin` calls of ``cuda.bindings.nvrtc``."""
+    """What :func:`gemmdesc.nvrtc.compile_cubin` calls of ``cuda.bindings.nvrtc``."""
 
     def __init__(self, status: int) -> None:
         self.status, self.calls = status, []
@@ -225,19 +226,19 @@ class _Nvrtc:
 def test_a_refused_kernel_raises_with_the_log() -> None:
     nvrtc = _Nvrtc(6)
     with pytest.raises(LibraryError, match=r"^NVRTC must compile a kernel for sm_90 \(got 6\):\nno good$"):
-        cuda_fill.compile_cubin(nvrtc, "x", "sm_90")
+        compile_cubin(nvrtc, "x", "sm_90")
     assert nvrtc.calls[-1] == ("nvrtcDestroyProgram", "program")
     assert ("nvrtcCompileProgram", "program", 1, [b"--gpu-architecture=sm_90"]) in nvrtc.calls
-    assert len(cuda_fill.compile_cubin(_Nvrtc(0), "x", "sm_90")) == 3
+    assert len(compile_cubin(_Nvrtc(0), "x", "sm_90")) == 3
 
 
 def test_nvrtc_compiles_every_kernel() -> None:
-    if not cuda_fill.available():
+    if not available():
         pytest.skip("needs cuda-bindings and NVRTC")
     from cuda.bindings import nvrtc
 
     for kind in KINDS:
-        assert cuda_fill.compile_cubin(nvrtc, cuda_fill.kernel_source(*kind), "sm_90").startswith(b"\x7fELF")
+        assert compile_cubin(nvrtc, cuda_fill.kernel_source(*kind), "sm_90").startswith(b"\x7fELF")
 
 
 def test_only_a_tensor_on_a_card_is_filled() -> None:

@@ -19,7 +19,8 @@ from gemmdesc.errors import Declined, DeclinedError, InvalidInputError, LibraryE
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.ops import default_planner, plan, reset_default_planners, run, warmup
 from gemmdesc.ops.inputs import overlap, overlaps_itself
-from gemmdesc.ops.products import launch_plan, multiply, require_as_planned
+from gemmdesc.ops.launching import launch_plan
+from gemmdesc.ops.products import multiply, require_as_planned
 from gemmdesc.plan import CaptureError, Plan, Planner
 from gemmdesc.problem import AlgoConfig
 from gemmdesc.profiles import Profile

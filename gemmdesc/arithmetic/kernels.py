@@ -222,6 +222,36 @@ def _tile(out, start, given, a, b, first_row, tile, program, targets, is_fused_d
     out[:] = stack[0]
 
 
+@njit(nogil=True, cache=True)
+def fold_leaves(leaves, given, program, stack_depth, targets):  # type: ignore[no-untyped-def]
+    """What ``program`` (rows of an op and its argument) makes of float32 ``leaves``, shape (leaves, outputs).
+
+    ``given`` (outputs,): what OPEN stands for.  Returns (outputs,) float32; NaN payloads are not canonical.
+    """
+    size = leaves.shape[1]
+    stack = np.empty((stack_depth, size), np.float32)
+    depth = 0
+    for i in range(program.shape[0]):
+        op, argument = program[i, 0], program[i, 1]
+        if op == _LEAF:
+            stack[depth] = leaves[argument]
+            depth += 1
+        elif op == _OPEN:
+            stack[depth] = given
+            depth += 1
+        elif op == _ADD:
+            for j in range(size):
+                stack[depth - 2, j] = np.float32(stack[depth - 2, j] + stack[depth - 1, j])
+            depth -= 1
+        elif op == _ROUND:
+            for j in range(size):
+                stack[depth - 1, j] = np.float32(rounded_to(np.float64(stack[depth - 1, j]), True, targets[argument]))
+        else:
+            for j in range(size):
+                stack[depth - 1, j] = np.float32(stack[depth - 1, j] + np.float32(0.0))
+    return stack[0]
+
+
 def tasks(rows: int, tiles: int) -> int:
     """How many independent tasks :func:`execute` divides an output of ``rows`` x ``tiles`` into."""
     return tiles * (-(-rows // _TILE_ROWS))

@@ -15,7 +15,8 @@ from numba import config
 from gemmdesc.arithmetic.casts import cast_operand
 from gemmdesc.arithmetic.decode import decode_rows, decode_tiles
 from gemmdesc.arithmetic.epilogue import EpilogueInputs, apply_epilogue, finished_bits
-from gemmdesc.arithmetic.kernels import LANES, FusedParameters, Operand, Program, Target, execute, tasks
+from gemmdesc.arithmetic.kernels import LANES, Operand, Program, execute, fold_leaves, tasks
+from gemmdesc.arithmetic.parameters import step_parameters, storage_targets
 from gemmdesc.bits import Bits, bits_dtype, from_float32, to_float32
 from gemmdesc.descriptor import (
     Accumulator,
@@ -24,7 +25,6 @@ from gemmdesc.descriptor import (
     GEMMDesc,
     OperandCast,
     ResidueLast,
-    Rounding,
     ScalarStep,
 )
 from gemmdesc.dtypes import DType
@@ -37,8 +37,6 @@ Float32Array = npt.NDArray[np.float32]
 _NO_EPILOGUE = EpilogueInputs()
 #: Types that a finished sum may be rounded to.
 _OUTPUTS = (*ROUNDINGS, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
-#: Beyond these a zero's exponent hides every product, or none, of the formats that a descriptor may name.
-_LOWEST_ZERO, _HIGHEST_ZERO = -400, 400
 #: Multiply-adds below which starting threads costs more than it saves.
 _WORTH_THREADS = 1 << 20
 _RANGES_PER_THREAD = 8
@@ -88,21 +86,54 @@ def replay(
     left = side_of(a, desc.a_dtype, desc.a_cast, chosen_rows)
     right = side_of(b.T, desc.b_dtype, desc.b_cast, chosen_cols)
     finish = partial(apply_epilogue, inputs=epilogue, shape=(m, n), rows=chosen_rows, cols=chosen_cols)
-    values = _summed(desc, schedule, left, right, finish)
+    run = partial(_run, desc.accumulator.step, left=left, right=right)
+    return _finished(desc, schedule, run, finish)
+
+
+def replay_leaves(
+    desc: GEMMDesc, k: int, leaves: Float32Array, *, epilogue: EpilogueInputs = _NO_EPILOGUE
+) -> Bits:
+    """:func:`replay` from the sums of ``desc``'s leaves at inner size ``k``, in the order of its schedule.
+
+    ``leaves``: (leaves, m, n) float32.  Returns (m, n) bit patterns of ``desc.output_dtype``.
+
+    Raises:
+        InvalidInputError: the number of leaves or the output type does not fit.
+    """
+    schedule = make_schedule(desc, k)
+    count, m, n = leaves.shape
+    if count != len(schedule.leaf_offsets) - 1:
+        raise InvalidInputError(f"leaves must be {len(schedule.leaf_offsets) - 1} for this descriptor (got {count})")
+    _check_output(desc)
+    flat, targets = np.ascontiguousarray(leaves).reshape(count, m * n), storage_targets()
+    nothing = np.zeros(m * n, dtype=np.float32)
+
+    def run(schedule: Schedule, *, given: Float32Array | None = None) -> Float32Array:
+        opened = nothing if given is None else np.ascontiguousarray(given, dtype=np.float32).reshape(m * n)
+        return np.asarray(fold_leaves(flat, opened, schedule.program, schedule.stack_depth, targets)).reshape(m, n)
+
+    finish = partial(apply_epilogue, inputs=epilogue, shape=(m, n), rows=np.arange(m), cols=np.arange(n))
+    return _finished(desc, schedule, run, finish)
+
+
+class _Run(Protocol):
+    """The sums of a schedule's program, or of a part of it; ``given`` is what the part's OPEN stands for."""
+
+    def __call__(self, schedule: Schedule, *, given: Float32Array | None = None) -> Float32Array: ...
+
+
+def _finished(desc: GEMMDesc, schedule: Schedule, run: _Run, finish: Finish) -> Bits:
+    """The output's patterns; ``finish`` does what opens the outermost fold, and the epilogue."""
+    program = schedule.program
+    (places,) = np.nonzero(program[:, 0] == Op.OPEN)
+    if len(places):
+        place = int(places[0])
+        opened = finish(run(replace(schedule, program=program[:place])), desc.cuts[0].opening)
+        values = run(replace(schedule, program=program[place:]), given=opened)
+    else:
+        values = run(schedule)
     steps = desc.epilogue[:-1] if desc.overflows else desc.epilogue
     return finished_bits(finish(values, steps), desc)
-
-
-def _summed(desc: GEMMDesc, schedule: Schedule, left: Side, right: Side, finish: Finish) -> Float32Array:
-    """The finished sums; ``finish`` does what opens the outermost fold."""
-    step, program = desc.accumulator.step, schedule.program
-    (places,) = np.nonzero(program[:, 0] == Op.OPEN)
-    if not len(places):
-        return _run(step, schedule, left, right)
-    place = int(places[0])
-    first = _run(step, replace(schedule, program=program[:place]), left, right)
-    opened = finish(first, desc.cuts[0].opening)
-    return _run(step, replace(schedule, program=program[place:]), left, right, given=opened)
 
 
 def fused_dot(step: FusedDot, a: Bits, b: Bits, c: Bits, *, a_dtype: DType, b_dtype: DType, instruction_k: int) -> Bits:
@@ -153,10 +184,14 @@ def check_operands(desc: GEMMDesc, a: Bits, b: Bits) -> tuple[int, int, int]:
             )
     if a.shape[1] != b.shape[0]:
         raise InvalidInputError(f"b must have as many rows as a has columns, {a.shape[1]} (got {b.shape[0]})")
+    _check_output(desc)
+    return a.shape[0], b.shape[1], a.shape[1]
+
+
+def _check_output(desc: GEMMDesc) -> None:
     if desc.output_dtype not in _OUTPUTS:
         known = ", ".join(d.value for d in _OUTPUTS)
         raise InvalidInputError(f"output_dtype must be one of {known} (got {desc.output_dtype.value})")
-    return a.shape[0], b.shape[1], a.shape[1]
 
 
 def indices(name: str, chosen: npt.ArrayLike | None, size: int) -> Index:
@@ -202,7 +237,7 @@ def _run(
     program = Program(
         schedule.leaf_offsets, schedule.step_ends, schedule.step_offsets, schedule.program, schedule.stack_depth
     )
-    targets = tuple(target_of(dtype, dtype.format.fraction_bits) for dtype in ROUNDINGS)
+    targets = storage_targets()
     fused_dot_step = isinstance(step, FusedDot)
     fused = isinstance(step, ScalarStep) and step.fused
     rows = Operand(*decode_rows(left.bits, left.dtype, left.chosen, schedule.order))
@@ -225,34 +260,3 @@ def spread(work: Callable[[int, int], None], count: int, products: int) -> None:
     edges = np.linspace(0, count, min(count, threads * _RANGES_PER_THREAD) + 1).astype(np.int64).tolist()
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, edges[:-1], edges[1:]))
-
-
-def target_of(dtype: DType, fraction_bits: int) -> Target:
-    """The range of ``dtype`` with ``fraction_bits``."""
-    layout = dtype.format
-    return Target(fraction_bits, layout.min_exponent, 2.0 ** (layout.max_exponent + 1))
-
-
-def step_parameters(step: FusedDot | ScalarStep, schedule: Schedule) -> FusedParameters:
-    """A step as the kernel takes it; raises as :func:`replay`."""
-    if isinstance(step, ScalarStep):
-        return FusedParameters(1, 0, False, False, target_of(DType.FLOAT32, 23))
-    longest = int(np.diff(schedule.step_ends, prepend=0).max(initial=0))
-    # A term stays below 2^(fraction_bits + 2), and float64 holds integers up to 2^53.
-    if step.fraction_bits + 2 + longest.bit_length() > 53:
-        raise InvalidInputError(
-            f"fused_dot.fraction_bits must let a step of {longest} products fit 53 bits (got {step.fraction_bits})"
-        )
-    layout = step.accumulator_dtype.format
-    if step.output_bits > layout.fraction_bits:
-        raise InvalidInputError(
-            f"fused_dot.output_bits must be at most {layout.fraction_bits}, those of "
-            f"{step.accumulator_dtype.value} (got {step.output_bits})"
-        )
-    return FusedParameters(
-        step.fraction_bits,
-        min(max(step.zero_exponent, _LOWEST_ZERO), _HIGHEST_ZERO),
-        step.zero_exponent > layout.min_exponent,
-        step.rounding is Rounding.NEAREST_EVEN,
-        target_of(step.accumulator_dtype, step.output_bits),
-    )

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 METADATA_KEY = b"gemmdesc.book"
+#: What of torch's settings a book holds: products have no answers while a workspace is not known.
+_SETTINGS = frozenset(f.name for f in fields(TorchSettings)) - {"unsettled"}
 _NULLABLE = ("answer", "refused", "launch", "family", "seed", "draw", "rows", "columns", "output")
 
 
@@ -172,7 +174,8 @@ def _stamp(book: Book, records: list[dict[str, Any]]) -> dict[str, Any]:
         "card": device.name, "sm": device.sm, "sm_count": device.sm_count, "mig": device.mig, "driver": device.driver,
         "library_version": str(library.version), "build_id": library.build_id, "sha256": library.sha256,
         "wheel": library.wheel,
-        "settings": to_plain(book.settings), "torch": book.torch, "command": book.command, "date": book.date,
+        "settings": {name: value for name, value in to_plain(book.settings).items() if name in _SETTINGS},
+        "torch": book.torch, "command": book.command, "date": book.date,
         "digest": _digest(records),
     }  # fmt: skip
 
@@ -196,9 +199,9 @@ def _book(stamp: dict[str, Any], entries: tuple[Entry, ...]) -> Book:
         version=LibraryVersion.parse(stamp["library_version"]), build_id=stamp["build_id"], sha256=stamp["sha256"],
         wheel=stamp["wheel"],
     )  # fmt: skip
-    given, known = stamp["settings"], {f.name for f in fields(TorchSettings)}
-    if not isinstance(given, dict) or set(given) != known:
-        raise BookError(f"settings must hold {', '.join(sorted(known))} (got {given})")
+    given = stamp["settings"]
+    if not isinstance(given, dict) or set(given) != _SETTINGS:
+        raise BookError(f"settings must hold {', '.join(sorted(_SETTINGS))} (got {given})")
     return Book(
         device=device, library=library, settings=TorchSettings(**given), torch=stamp["torch"],
         command=stamp["command"], date=stamp["date"], entries=entries,

@@ -14,8 +14,8 @@ from gemmdesc.cli.output import JsonOption, guarded, print_json, print_table, wa
 
 _PACKAGES = ("torch", "triton", "numpy", "numba", "pyarrow", "cuda-bindings", "nvidia-cublas", "nvidia-cublas-cu12")
 _VARIABLES = (
-    "GEMMDESC_PROFILES", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE", "CUDA_VISIBLE_DEVICES",
-    "TORCH_BLAS_PREFER_CUBLASLT",
+    "GEMMDESC_PROFILES", "GEMMDESC_SAVED_PLANS", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE",
+    "CUDA_VISIBLE_DEVICES", "TORCH_BLAS_PREFER_CUBLASLT",
 )  # fmt: skip
 
 
@@ -45,7 +45,25 @@ def gather() -> dict[str, Any]:
         "torch settings": settings,
         "environment": {name: os.environ.get(name) for name in _VARIABLES},
         "profiles": _profiles(device, library),
+        "saved plans": _saved(),
     }
+
+
+def _key(device: dict[str, Any], library: dict[str, Any]) -> str | None:
+    """What profiles are looked up by: the card, and the library file that answers."""
+    if "none" in device or "none" in library:
+        return None
+    mig = " (MIG)" if device["mig"] else ""
+    build = library["build_id"] or "none"
+    return f"{device['sm']}-{device['sm_count']}/cublaslt-{library['version']}, build-id {build}{mig}"
+
+
+def _saved() -> dict[str, Any]:
+    from gemmdesc.plan import saved_folder
+
+    folder = saved_folder()
+    files = [] if folder is None else sorted(folder.glob("*/cublaslt-*.json"))
+    return {"folder": "off" if folder is None else str(folder), "files": [str(f) for f in files]}
 
 
 def _versions() -> dict[str, str | None]:
@@ -81,8 +99,16 @@ def _library() -> dict[str, Any]:
         return {"none": str(error)}
     return {
         "version": str(identity.version), "build_id": identity.build_id, "path": identity.path,
-        "wheel": identity.wheel, "also mapped": ", ".join(map(str, mapped.others)),
+        "wheel": identity.wheel, "answers, as": mapped.how, "also mapped": ", ".join(map(str, mapped.others)),
+        "torch's own word": _torch_cuda(),
     }  # fmt: skip
+
+
+def _torch_cuda() -> str:
+    """The CUDA release that torch was built for, by which no key goes."""
+    import torch
+
+    return f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
 
 
 def _settings() -> dict[str, Any]:
@@ -106,7 +132,9 @@ def _profiles(device: dict[str, Any], library: dict[str, Any]) -> dict[str, Any]
 
     folders = profile_folders()
     files = [str(p) for folder in folders if folder.is_dir() for p in sorted(folder.glob("*/cublaslt-*.parquet"))]
-    found: dict[str, Any] = {"folders": [str(f) for f in folders], "files": files, "applies": None}
+    found: dict[str, Any] = {
+        "key": _key(device, library), "folders": [str(f) for f in folders], "files": files, "applies": None
+    }  # fmt: skip
     if "none" in device or "none" in library:
         return found
     try:

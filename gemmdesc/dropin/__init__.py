@@ -18,6 +18,7 @@ from gemmdesc.dropin.overriding import (
 )
 from gemmdesc.dropin.pinning import Reference
 from gemmdesc.dropin.sources import Answered, BookSource, LibrarySource, Source
+from gemmdesc.library.late import process_watch
 
 __all__ = [
     "Answered",
@@ -48,6 +49,8 @@ __all__ = [
     "scaled_mm",
 ]
 
-# Graphs that are traced later find the operators there; importing torch for them alone would cost seconds.
+# Graphs that are traced later find the operators there, and what the workspaces are is known from before CUDA's start;
+# importing torch for them alone would cost seconds.
 if "torch" in sys.modules:
     register_operators()
+    process_watch()

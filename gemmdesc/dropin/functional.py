@@ -18,9 +18,13 @@ from gemmdesc.dropin.refusals import as_torch_refuses
 from gemmdesc.dropin.through import Choices, through
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.ops import products
+from gemmdesc.ops.frequent import frequent_products
 
 if TYPE_CHECKING:
     import torch
+
+#: Choices that leave a frequent call what it is.
+_FREQUENT = frozenset(("on_decline", "planner"))
 
 
 def matmul(
@@ -63,16 +67,22 @@ def matmul(
         _require_new(out, out_dtype)
         return fused_matmul(a, b, epilogue, operands, choices)
     if torch.compiler.is_compiling():
-        _require_no_type(out_dtype)
+        if out_dtype is not None and _axes(a, b) == (2, 2):
+            return graph.mm(a, b, graph.graph_choices(choices, out), out_dtype)
+        _require_matrices(out_dtype)
         return graph.matmul(a, b, graph.graph_choices(choices, out))
 
+    if choices.keys() <= _FREQUENT and choices.get("on_decline", "raise") in ("raise", "library"):
+        done = frequent_products().matmul(a, b, out, out_dtype, choices.get("planner"))
+        if done is not None:
+            return done
     plain = _axes(a, b) == (2, 2) and not _in_graph(a, b) and not torch.is_autocast_enabled("cuda")
     if plain and not any(choices.get(name) is not None for name in ("replay", "named", "pin")):
         return _short(a, b, out, out_dtype, choices)
     if out_dtype is not None:
         if _axes(a, b) == (2, 2):
             return mm(a, b, out=out, out_dtype=out_dtype, **choices)
-        raise InvalidInputError(f"out_dtype must be None unless a and b are matrices (got {out_dtype})")
+        _require_matrices(out_dtype)
     if out is not None and _axes(a, b) == (1, 2):
         # torch gives mm an out of one axis here, and so resizes it.
         return _row(a, b, out, choices)
@@ -122,9 +132,9 @@ def _axes(*tensors: Any) -> tuple[int, ...]:
     return tuple(t.dim() if isinstance(t, torch.Tensor) else -1 for t in tensors)
 
 
-def _require_no_type(out_dtype: torch.dtype | None) -> None:
+def _require_matrices(out_dtype: torch.dtype | None) -> None:
     if out_dtype is not None:
-        raise InvalidInputError(f"out_dtype must be None in a graph (got {out_dtype})")
+        raise InvalidInputError(f"out_dtype must be None unless a and b are matrices (got {out_dtype})")
 
 
 def _in_graph(*tensors: torch.Tensor) -> bool:
@@ -149,8 +159,7 @@ def mm(
     import torch
 
     if torch.compiler.is_compiling():
-        _require_no_type(out_dtype)
-        return graph.mm(a, b, graph.graph_choices(choices, out))
+        return graph.mm(a, b, graph.graph_choices(choices, out), out_dtype)
 
     def call() -> torch.Tensor:
         if out_dtype is None or out_dtype == a.dtype:
@@ -234,6 +243,9 @@ def addmm_activation(
     """
     import torch
 
+    if torch.compiler.is_compiling():
+        return graph.addmm_activation(addend, a, b, beta, alpha, use_gelu, graph.graph_choices(choices))
+
     call = lambda: torch._addmm_activation(addend, a, b, beta=beta, alpha=alpha, use_gelu=use_gelu)  # noqa: E731
     return through("_addmm_activation", call, (addend, a, b), choices)
 
@@ -301,6 +313,11 @@ def scaled_mm(
         as :func:`matmul`.
     """
     import torch
+
+    if torch.compiler.is_compiling():
+        return graph.scaled_mm(
+            a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, graph.graph_choices(choices)
+        )  # fmt: skip
 
     def call() -> torch.Tensor:
         return torch._scaled_mm(

@@ -62,8 +62,17 @@ class TorchCall:
         """Raise what torch raises where it refuses the call; the tensors that it would write to are left alone."""
         written = {a.name for a in self.func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
         names = [a.name for a in self.func._schema.arguments]
-        args = [x.clone() if n in written else x for n, x in zip(names, self.args, strict=False)]
-        self.func(*args, **{n: x.clone() if n in written else x for n, x in self.kwargs.items()})
+        args = [_spare(x) if n in written else x for n, x in zip(names, self.args, strict=False)]
+        self.func(*args, **{n: _spare(x) if n in written else x for n, x in self.kwargs.items()})
+
+
+def _spare(tensor: Any) -> Any:
+    """Other memory, stored alike: elements that share a place still do, since torch refuses to write to such."""
+    import torch
+
+    if tensor.layout is not torch.strided:
+        return tensor.clone()
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
 #: What answers for one call of torch's.
@@ -256,7 +265,7 @@ def _mode_class() -> Any:
             if _is_composite(func):
                 # In inference mode composite operators arrive whole.
                 with self:
-                    return func.decompose(*args, **named)
+                    return _composite(func, args, named)
             return _answered(self._handle, func, args, named, lambda: func(*args, **named))
 
     return ProductMode
@@ -267,3 +276,13 @@ def _is_composite(func: Any) -> bool:
     import torch
 
     return isinstance(func, torch._ops.OpOverload) and func._can_decompose()
+
+
+def _composite(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What torch's own composite gives, rather than the decomposition in Python that torch keeps for compilers."""
+    import torch
+
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key):
+        return func._op_dk(key, *args, **kwargs)
+    return func.decompose(*args, **kwargs)

@@ -38,48 +38,63 @@ def _computed(func: Any, choices: str, *args: Any, **kwargs: Any) -> Any:
     return answer(call, executor, on_decline, (process_ledger(),))
 
 
+#: An operator's arguments, ``choices`` apart, as those of aten's.
+Arguments = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
+Gradient = Callable[..., tuple[Any, ...]]
+
+
 @cache
 def register_operators() -> None:
-    """Put the operators into ``torch.ops.gemmdesc``, once in a process; not while a graph is traced."""
+    """Put the operators into ``torch.ops.gemmdesc``, once in a process."""
     import torch
 
     aten = torch.ops.aten
-    scalars = "float beta, float alpha, "
-    _define("mm", "(Tensor a, Tensor b, str choices) -> Tensor", aten.mm.default, _mm_gradient)
-    _define("bmm", "(Tensor a, Tensor b, str choices) -> Tensor", aten.bmm.default, _bmm_gradient)
-    _define("mv", "(Tensor a, Tensor b, str choices) -> Tensor", aten.mv.default, _mv_gradient)
+    two, three = "Tensor a, Tensor b, ", "Tensor addend, Tensor a, Tensor b, float beta, float alpha, "
+    _define("mm", two, aten.mm.default, _plain, _mm_gradient)
+    _define("bmm", two, aten.bmm.default, _plain, _bmm_gradient)
+    _define("mv", two, aten.mv.default, _plain, _mv_gradient)
+    _define("addmm", three, aten.addmm.default, _added, _addmm_gradient)
+    _define("baddbmm", three, aten.baddbmm.default, _added, _baddbmm_gradient)
+    _define("addmm_activation", f"{three}bool use_gelu, ", aten._addmm_activation.default, _activated, None)
+    _define("mm_dtype", f"{two}ScalarType out_dtype, ", aten.mm.dtype, _plain, None)
     _define(
-        "addmm", f"(Tensor addend, Tensor a, Tensor b, {scalars}str choices) -> Tensor", aten.addmm.default,
-        _addmm_gradient,
-    )  # fmt: skip
-    _define(
-        "baddbmm", f"(Tensor addend, Tensor a, Tensor b, {scalars}str choices) -> Tensor", aten.baddbmm.default,
-        _baddbmm_gradient,
+        "scaled_mm", f"{two}Tensor scale_a, Tensor scale_b, Tensor? bias, ScalarType? out_dtype, bool use_fast_accum, ",
+        aten._scaled_mm.default, _scaled, None,
     )  # fmt: skip
 
 
-def _define(name: str, schema: str, func: Any, gradient: Callable[..., Any]) -> None:
-    """``func`` of aten's as an operator; the arguments between tensors and ``choices`` are beta and alpha."""
+def _plain(*given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return given, {}
+
+
+def _added(addend: Any, a: Any, b: Any, beta: float, alpha: float) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (addend, a, b), {"beta": beta, "alpha": alpha}
+
+
+def _activated(
+    addend: Any, a: Any, b: Any, beta: float, alpha: float, use_gelu: bool
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (addend, a, b), {"beta": beta, "alpha": alpha, "use_gelu": use_gelu}
+
+
+def _scaled(
+    a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, out_dtype: Any, use_fast_accum: bool
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (a, b, scale_a, scale_b), {"bias": bias, "out_dtype": out_dtype, "use_fast_accum": use_fast_accum}
+
+
+def _define(name: str, schema: str, func: Any, arguments: Arguments, gradient: Gradient | None) -> None:
+    """``func`` of aten's as an operator; ``gradient``: None where torch has none either."""
     import torch
 
-    def scalars(given: tuple[Any, ...]) -> dict[str, float]:
-        return {"beta": given[3], "alpha": given[4]} if len(given) > 3 else {}
-
     def kernel(*given: Any) -> Any:
-        tensors = [t for t in given if isinstance(t, torch.Tensor)]
-        return _computed(func, given[-1], *tensors, **scalars(given))
+        args, named = arguments(*given[:-1])
+        return _computed(func, given[-1], *args, **named)
 
     def fake(*given: Any) -> Any:
         # The shapes, strides and refusals of torch's own.
-        return func(*[t for t in given if isinstance(t, torch.Tensor)], **scalars(given))
-
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*[t for t in inputs if isinstance(t, torch.Tensor)])
-        ctx.scalars, ctx.choices = scalars(inputs), inputs[-1]
-
-    def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
-        found = gradient(ctx, grad, *ctx.saved_tensors)
-        return (*found, *([None] * len(ctx.scalars)), None)
+        args, named = arguments(*given[:-1])
+        return func(*args, **named)
 
     def mapped(info: Any, in_dims: Any, *given: Any) -> Any:
         # torch's own rule makes another product of it; a loop of single ones would have other bytes.
@@ -87,10 +102,26 @@ def _define(name: str, schema: str, func: Any, gradient: Callable[..., Any]) -> 
             f"{name} must not be mapped by vmap; map torch's own product inside an override (got in_dims {in_dims})"
         )
 
-    operator = torch.library.custom_op(f"{NAMESPACE}::{name}", kernel, mutates_args=(), schema=schema)
+    operator = torch.library.custom_op(
+        f"{NAMESPACE}::{name}", kernel, mutates_args=(), schema=f"({schema}str choices) -> Tensor"
+    )
     operator.register_fake(fake)
-    operator.register_autograd(backward, setup_context=keep)
     operator.register_vmap(mapped)
+    if gradient is not None:
+        _give_gradient(operator, arguments, gradient)
+
+
+def _give_gradient(operator: Any, arguments: Arguments, gradient: Gradient) -> None:
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        tensors, ctx.scalars = arguments(*inputs[:-1])
+        ctx.save_for_backward(*tensors)
+        ctx.choices = inputs[-1]
+
+    def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+        found = gradient(ctx, grad, *ctx.saved_tensors)
+        return (*found, *([None] * len(ctx.scalars)), None)
+
+    operator.register_autograd(backward, setup_context=keep)
 
 
 def _times(tensor: torch.Tensor, scalar: float) -> torch.Tensor:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmdesc.dropin.products import Family, Product
 from gemmdesc.errors import Declined
+from gemmdesc.ops.inputs import overlap, overlaps_itself
 from gemmdesc.routes import DOT, Activation
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _product(name: str, spelling: _Spelling, given: Mapping[str, Any]) -> Produc
     out = addend if spelling.in_place else given.get("out")
     alpha, beta = given.get("alpha", 1), given.get("beta", 0 if addend is None else 1)
     if any(isinstance(x, complex) for x in (alpha, beta)):
-        return Declined(code="out_of_scope", reason="a complex alpha or beta")
+        return Declined(code="unsupported_input", reason="a complex alpha or beta")
     dtype = given.get("out_dtype") or (a.dtype if out is None else out.dtype)
     scales = None
     if spelling.family is Family.SCALED:
@@ -133,6 +134,8 @@ def _fitting(product: Product, given: Mapping[str, Any]) -> Declined | None:
         reason = f"an out of shape {tuple(p.out.shape)}, which torch resizes to {p.shape}"
     elif p.out is not None and p.family is not Family.SCALED and p.out.dtype != (given.get("out_dtype") or p.a.dtype):
         reason = f"an out of {p.out.dtype}"
+    elif _shares_memory(p):
+        reason = "an out whose elements share memory with one another, or with an operand"
     elif not _addend_fits(p):
         assert p.addend is not None
         reason = f"an addend of shape {tuple(p.addend.shape)} and {p.addend.dtype} for a result of shape {p.shape}"
@@ -146,6 +149,15 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
     plain = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
     return plain and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _shares_memory(product: Product) -> bool:
+    """Whether ``out`` has no memory of its own; an addend may be ``out`` itself."""
+    p = product
+    if p.out is None:
+        return False
+    others = (p.a, p.b, None if p.addend is p.out else p.addend)
+    return overlaps_itself(p.out) or any(x is not None and overlap(p.out, x) for x in others)
 
 
 def _addend_fits(product: Product) -> bool:

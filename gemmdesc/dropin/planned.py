@@ -11,8 +11,9 @@ from gemmdesc.dropin.pinning import Reference
 from gemmdesc.dropin.products import Family, Product, new_result, operands_of, route_of
 from gemmdesc.errors import Declined
 from gemmdesc.library.torch_settings import TorchSettings, read_settings
+from gemmdesc.ops.launching import note_launched, ready_program
 from gemmdesc.ops.problems import ProblemTensors, launch_problem, require_problem_tensors
-from gemmdesc.ops.products import note_write, require_warm
+from gemmdesc.ops.products import note_write
 from gemmdesc.ops.sides import meta_of
 from gemmdesc.plan import Plan, Planner, mm_meta
 from gemmdesc.problem import BIASED, GemmProblem, ScalarClass
@@ -56,11 +57,10 @@ class PlannedExecutor:
             found = ready(planner, product, settings, release, captured=captured, pin=self.pin)
             if isinstance(found, Declined):
                 return found
-            require_warm(planner, found.plan, captured=captured)
+            program = ready_program(planner, found.plan, product.a.get_device(), captured=captured)
             found.fill()
-            launch_problem(found.plan, found.tensors)
-            if not captured:
-                planner.mark_warm(found.plan.variants)
+            launch_problem(found.plan, found.tensors, program)
+            note_launched(planner, found.plan, program, captured=captured)
             found.finish()
         return found.out
 

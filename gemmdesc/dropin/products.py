@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gemmdesc.dtypes import parse_dtype
+from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.plan import Following
@@ -132,7 +132,10 @@ def _meta(tensor: torch.Tensor) -> NdMeta | Declined:
 def _result_meta(product: Product) -> NdMeta | Declined:
     if product.out is not None:
         return _meta(product.out)
-    dtype = parse_dtype(str(product.dtype).removeprefix("torch."))
+    name = str(product.dtype).removeprefix("torch.")
+    dtype = next((d for d in DType if d.value == name), None)
+    if dtype is None:
+        return Declined(code="out_of_scope", reason=f"a result of {product.dtype} is not covered")
     return NdMeta(shape=product.shape, strides=contiguous_strides(product.shape), dtype=dtype)
 
 

@@ -42,6 +42,8 @@ FORMATS = {
 }
 #: Binades on either side of 1 that make twelve decades.
 _DECADES = 20
+#: The bit of a hash word that is a number's sign, and all others.
+_TOP, _UNSIGNED = np.uint64(63), np.uint64(2**63 - 1)
 #: Elements that are special together or not at all, so that some outputs stay free of NaN and infinities.
 _RUN = 256
 
@@ -242,6 +244,13 @@ def _upward(c: _Cells) -> Words:
     return c.pattern(np.zeros_like(c.word), c.exponent(c.bias - 3, c.bias + 3), _finite_fraction(c))
 
 
+def _zeros_and_one_sign(c: _Cells) -> Words:
+    """Zeros of both signs, and numbers of one, which the seed chooses: a maximum or minimum that is some zero."""
+    zeros = c.pattern(c.sign, np.zeros_like(c.word), np.zeros_like(c.word))
+    sign = np.full_like(c.word, _hash(np.zeros(1, np.uint64), c.salt + 23)[0] % np.uint64(2))
+    return np.where(c.word % np.uint64(4) == 0, _plain(replace(c, word=c.word & _UNSIGNED | sign << _TOP)), zeros)
+
+
 #: The draws, by name, in their order.
 DRAWS: dict[str, Callable[[_Cells], Words]] = {
     "twelve decades": _wide,
@@ -256,8 +265,8 @@ DRAWS: dict[str, Callable[[_Cells], Words]] = {
     "plain": _plain,
 }
 
-#: Keeps the hashes of aimed draws apart from those of the others.
-_AIMED_SALT = 1 << 44
+#: Keep the hashes of aimed draws, and of further ones, apart from those of the others.
+_AIMED_SALT, _FURTHER_SALT = 1 << 44, 1 << 45
 #: Draws that are aimed at classes which those above have not told apart.
 AIMED: dict[str, Callable[[_Cells], Words]] = {
     "products that underflow": _underflowing,
@@ -269,6 +278,9 @@ AIMED: dict[str, Callable[[_Cells], Words]] = {
     "positive": _upward,
 }
 
+#: Draws that no gate launches: where operands that tell two classes apart are looked for, these are tried as well.
+FURTHER: dict[str, Callable[[_Cells], Words]] = {"zeros of both signs": _zeros_and_one_sign}
+
 
 def draw(name: str, kind: str, position: int, count: int, seed: int = 0) -> npt.NDArray[np.uint8]:
     """The bytes of ``count`` elements of the Triton type ``kind`` behind the parameter at ``position``.
@@ -276,11 +288,12 @@ def draw(name: str, kind: str, position: int, count: int, seed: int = 0) -> npt.
     Raises:
         InvalidInputError: the draw or the type is not known.
     """
-    every = {**DRAWS, **AIMED}
+    every = {**DRAWS, **AIMED, **FURTHER}
     if name not in every or kind not in FORMATS:
         raise InvalidInputError(f"name and kind must be of {list(every)} and {list(FORMATS)} (got {name}, {kind})")
     layout = FORMATS[kind]
-    number = list(DRAWS).index(name) if name in DRAWS else _AIMED_SALT + list(AIMED).index(name)
+    groups = ((0, DRAWS), (_AIMED_SALT, AIMED), (_FURTHER_SALT, FURTHER))
+    (number,) = (first + list(group).index(name) for first, group in groups if name in group)
     salt = ((seed * 64 + position) * 16 + number) * 8 + list(FORMATS).index(kind)
     index = np.arange(count, dtype=np.uint64)
     with np.errstate(over="ignore"):

@@ -106,10 +106,29 @@ _ORDERS: dict[str, Callable[[Float, Float], npt.NDArray[np.bool_]]] = {
 }
 
 
-def _compare_integers(function: Callable[..., npt.NDArray[np.bool_]], signed: bool) -> Function:
+def _compare_integers(function: Callable[..., npt.NDArray[np.bool_]], kind: str) -> Function:
+    unsigned = np.dtype(f"u{int(kind[1:]) // 8}")
+    wanted = np.dtype(f"{'i' if kind[0] == 's' else 'u'}{unsigned.itemsize}")
+
     def run(a: Bits, b: Bits) -> Bits:
-        kind = np.int32 if signed else np.uint32
-        return function(a.astype(np.uint32).view(kind), b.astype(np.uint32).view(kind)).astype(np.uint64)
+        return function(a.astype(unsigned).view(wanted), b.astype(unsigned).view(wanted)).astype(np.uint64)
+
+    return run
+
+
+def _compare_halves(
+    function: Callable[[Float, Float], npt.NDArray[np.bool_]], unordered: bool, dtype: DType
+) -> Function:
+    compare, widen = _compare(function, unordered), _widen(dtype)
+    return lambda a, b: compare(widen(a), widen(b))
+
+
+def _shift(left: bool, bits: int) -> Function:
+    """A logical shift; by as many bits as there are, or more, nothing is left."""
+
+    def run(a: Bits, b: Bits) -> Bits:
+        amount = np.minimum(b, np.uint64(63))
+        return np.where(b >= np.uint64(bits), np.uint64(0), a << amount if left else a >> amount)
 
     return run
 
@@ -126,6 +145,9 @@ def _e4m3_to_float16(bits: Bits) -> Bits:
     out = scale.astype(np.float16).view(np.uint16).astype(np.uint64) | sign
     return np.where(magnitude == 0x7F, np.uint64(0x7FFF), out)
 
+
+_BITS = (16, 32, 64)
+_HALVES = {"f16": DType.FLOAT16, "bf16": DType.BFLOAT16}
 
 #: By the name that a node carries.
 NAMED: dict[str, Function] = {
@@ -159,7 +181,15 @@ NAMED: dict[str, Function] = {
     **{f"setp.{name}.f32": _compare(order, name == "ne") for name, order in _ORDERS.items() if name != "ne"},
     **{f"setp.{name}u.f32": _compare(order, True) for name, order in _ORDERS.items()},
     "setp.ne.f32": _compare(_ORDERS["ne"], False),
-    **{f"setp.{n}.{k}": _compare_integers(f, k == "s32") for n, f in _ORDERS.items() for k in ("s32", "u32")},
+    "setp.nan.f32": _compare(lambda x, y: x != x, True),
+    "setp.num.f32": _compare(lambda x, y: x == x, False),
+    **{f"add.{k}{w}": lambda a, b: a + b for k in "su" for w in _BITS},
+    **{f"setp.{n}.{k}{w}": _compare_integers(f, f"{k}{w}") for n, f in _ORDERS.items() for k in "su" for w in _BITS},
+    **{f"setp.{n}.b{w}": _compare_integers(_ORDERS[n], f"u{w}") for n in ("eq", "ne") for w in _BITS},
+    **{f"setp.{n}.{k}": _compare_halves(f, False, d) for n, f in _ORDERS.items() for k, d in _HALVES.items()},
+    **{f"setp.{n}u.{k}": _compare_halves(f, True, d) for n, f in _ORDERS.items() for k, d in _HALVES.items()},
+    **{f"shl.b{w}": _shift(True, w) for w in _BITS},
+    **{f"shr.{k}{w}": _shift(False, w) for k in "bu" for w in _BITS},
     **{f"and.b{8 * w}": lambda a, b: a & b for w in (2, 4, 8)},
     **{f"or.b{8 * w}": lambda a, b: a | b for w in (2, 4, 8)},
     **{f"xor.b{8 * w}": lambda a, b: a ^ b for w in (2, 4, 8)},

@@ -18,9 +18,14 @@ _LISTED = 4
 UNNAMED = "no name"
 #: Configurations that a gate has to have launched.
 WANTED = 10_000
-#: Kernels that are neither reductions nor norms, nor, by their names, products.
-_NORMS = ("layernorm", "rmsnorm", "softmax")
-_ELEMENTWISE = ("axpy", "combine", "scalar_chain", "silu", "vector_add")
+#: What the name of a kernel begins with that torch.compile emitted.
+COMPILED = "compiled "
+#: Kernels that are no plain reductions; those that torch.compile emitted by the names of the functions.
+_PRODUCTS = ("gemm", "mm-bias-relu")
+_NORMS = ("layernorm", "rmsnorm", "softmax", "log-softmax", "layer-norm", "rms-norm", "residual-layer-norm",
+          "group-norm", "attention-scores", "causal-scores")  # fmt: skip
+_ELEMENTWISE = ("axpy", "combine", "scalar_chain", "silu", "vector_add", "bias-gelu", "bias-gelu-tanh", "bias-relu",
+                "gelu-backward", "silu-gate", "silu-backward", "transposed-sum")  # fmt: skip
 #: Of a pair that nothing has told apart.
 UNKNOWN = "none yet"
 
@@ -141,7 +146,7 @@ def pairs(rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, Any]]:
                 seen += 1
             else:
                 unseen += 1
-                kernels[case.split("-")[0]] += 1
+                kernels[found[0].get("kernel", case.split("-")[0])] += 1
     return {
         "classes": len(classes),
         "classes_of_several": len(shared),
@@ -190,9 +195,11 @@ def over_splitting(rows: Sequence[Row], witnesses: Sequence[Row] = ()) -> dict[s
     groups: dict[str, Counter[str]] = defaultdict(Counter)
     for name, c in kernels.items():
         groups[_group(name)] += c
-    groups["reductions and norms"] = groups["reductions"] + groups["norms"]
+    for name in ("reductions", "norms"):
+        groups["reductions and norms"] += groups[name] + groups[COMPILED + name]
+    elementwise = groups["element by element"] + groups[f"{COMPILED}element by element"]
     return {
-        "without_products": _factors(groups["reductions and norms"] + groups["element by element"]),
+        "without_products": _factors(groups["reductions and norms"] + elementwise),
         "by_group": {name: _factors(groups[name]) for name in sorted(groups) if groups[name]},
         "by_kernel": {name: _factors(counts) for name, counts in sorted(kernels.items())},
         "surplus_pairs_by_name": dict(sum(names.values(), Counter()).most_common()),
@@ -224,9 +231,14 @@ def _classes(group: Sequence[Row], surplus: Sequence[tuple[str, str, Row, Row]])
 
 
 def _group(kernel: str) -> str:
-    if kernel.startswith("gemm"):
-        return "products"
-    return "norms" if kernel in _NORMS else "element by element" if kernel in _ELEMENTWISE else "reductions"
+    """What a kernel is counted as; what torch.compile emitted apart."""
+    origin, function = (COMPILED, kernel.removeprefix(COMPILED)) if kernel.startswith(COMPILED) else ("", kernel)
+    if function.startswith(_PRODUCTS):
+        return f"{origin}products"
+    if function in _ELEMENTWISE:
+        return f"{origin}element by element"
+    norm = function.removesuffix("-backward").removesuffix("-outer") in _NORMS
+    return f"{origin}{'norms' if norm else 'reductions'}"
 
 
 def _factors(counts: Mapping[str, int]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from gemmdesc.equivalence.machine import Machine
 from gemmdesc.equivalence.nodes import Bits64, Ids
 from gemmdesc.equivalence.refusal import RefusalError
-from gemmdesc.equivalence.syntax import WIDTHS, Instruction, Register
+from gemmdesc.equivalence.syntax import WIDTHS, Instruction, Pair, Register
 from gemmdesc.equivalence.values import Mask, Value, as_nodes, both_written, concrete, signed
 
 Integers = tuple[Bits64, ...]
@@ -77,6 +77,8 @@ def _evaluate(m: Machine, i: Instruction, values: list[Value], width: int, resul
         mode = _MOVES.get(i.parts[0])
         if mode is not None and i.parts[-1] != "pred" and not (mode == 3 and i.parts[-1][0] == "s"):
             made = m.table.bitwise(i.opcode, mode, width, ids[0], ids[1])
+        elif i.parts[0] == "add" and len(i.parts) == 2:
+            made = _sum(m, i.opcode, width, ids[0], ids[1])
         else:
             made = m.table.make(i.opcode, result, *ids)
         # ptxas sees through integer instructions that change nothing.
@@ -89,6 +91,15 @@ def _evaluate(m: Machine, i: Instruction, values: list[Value], width: int, resul
     for v in values:
         written = both_written(Value(written=written), v)
     return concrete(bits, result, written, pointer)
+
+
+def _sum(m: Machine, name: str, width: int, one: Ids, other: Ids) -> Ids:
+    """Integers added, a constant 0 to nothing: the other one keeps every bit."""
+    made = m.table.make(name, width, one, other)
+    for zero, kept in ((one, other), (other, one)):
+        bits, kind = m.table.patterns(zero)
+        made = np.where((kind == 1) & (bits == 0), kept, made)
+    return made
 
 
 def _pointer(i: Instruction, values: list[Value]) -> bool:
@@ -214,11 +225,12 @@ def setp(m: Machine, i: Instruction, act: Mask | None) -> None:
     """A comparison; on data it is a node, which may select but not guard."""
     if len(i.parts) != 3 and not (len(i.parts) == 4 and i.parts[2] == "ftz"):
         raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
+    kind = i.parts[-1]
+    if kind in ("f16x2", "bf16x2"):
+        _setp_pair(m, i, act)
+        return
     if len(i.operands) != 3 or not isinstance(i.operands[0], Register):
         raise RefusalError("instruction", f"{i.text} is not among the instructions read")
-    kind = i.parts[-1]
-    if kind.endswith("x2"):
-        raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
     width = WIDTHS[kind]
     values = [m.read(operand, width) for operand in i.operands[1:]]
     if any(v.pointer for v in values):
@@ -237,21 +249,44 @@ def setp(m: Machine, i: Instruction, act: Mask | None) -> None:
     m.write(i.operands[0], Value(bits=answer.astype(np.uint64), written=both_written(*values)), act)
 
 
+def _setp_pair(m: Machine, i: Instruction, act: Mask | None) -> None:
+    """A comparison of packed halves: the first predicate is that of the lower ones."""
+    if len(i.operands) != 3 or not isinstance(i.operands[0], Pair):
+        raise RefusalError("instruction", f"{i.text} is not among the instructions read")
+    values = [m.read(operand, 4) for operand in i.operands[1:]]
+    if any(v.pointer for v in values):
+        raise RefusalError("pointer", f"{i.opcode} compares a pointer")
+    ids = [as_nodes(v, 4, m.table) for v in values]
+    name = i.opcode.removesuffix("x2")
+    for place, target in enumerate((i.operands[0].first, i.operands[0].second)):
+        halves = [m.table.extract(x, 2 * place, 2) for x in ids]
+        m.write(target, Value(ids=m.table.make(name, 1, *halves)), act)
+
+
 _REDUCED: dict[str, Callable[..., Any]] = {"max": np.max, "min": np.min, "add": np.sum}
 
 
 def reduce_warp(m: Machine, i: Instruction, act: Mask | None) -> None:
-    """redux.sync of integers that the launch fixes, over whole warps."""
+    """redux.sync over whole warps: of integers that the launch fixes, and sums of any, which no order changes."""
     known = len(i.parts) == 4 and i.parts[1] == "sync" and i.parts[2] in _REDUCED and i.parts[3] in ("s32", "u32")
     if not known or len(i.operands) != 3:
         raise RefusalError("instruction", f"{i.text} is not among the instructions read")
     m.demand_whole_warps(act, i.opcode)
-    members, value = m.integers(i.operands[2], 4, "a member mask"), m.integers(i.operands[1], 4, i.opcode)
-    m.demand_written(value, act, i.opcode)
+    members = m.integers(i.operands[2], 4, "a member mask")
     assert members.bits is not None
-    assert value.bits is not None
     if (members.bits != 0xFFFFFFFF).any():
         raise RefusalError("divergence", f"{i.opcode} names a part of a warp")
+    value = m.read(i.operands[1], 4)
+    if value.ids is not None and i.parts[2] == "add":
+        ids = m.spread(value.ids).reshape(-1, 32)
+        total = ids[:, 0].copy()
+        for lane in range(1, 32):
+            total = _sum(m, f"add.{i.parts[3]}", 4, total, ids[:, lane].copy())
+        m.write(i.operands[0], Value(ids=total.repeat(32), product=value.product), act)
+        return
+    value = m.integers(i.operands[1], 4, i.opcode)
+    m.demand_written(value, act, i.opcode)
+    assert value.bits is not None
     if value.pointer:
         raise RefusalError("pointer", f"{i.opcode} makes something other than an address of a pointer")
     bits = m.spread_bits(value.bits).reshape(-1, 32)

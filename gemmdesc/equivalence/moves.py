@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gemmdesc.equivalence.machine import Machine
+from gemmdesc.equivalence.nodes import Ids
 from gemmdesc.equivalence.refusal import RefusalError
 from gemmdesc.equivalence.syntax import WIDTHS, Immediate, Instruction, Pair, Register, Vector
 from gemmdesc.equivalence.values import Mask, Value, as_nodes, both_written, concrete, signed
@@ -86,10 +87,8 @@ def select(m: Machine, i: Instruction, act: Mask | None) -> None:
             chooser = Value(bits=bits, written=kind == 1)
     product = max(yes.product, no.product)
     if chooser.ids is not None:
-        ids = [as_nodes(v, width, m.table) for v in (yes, no)]
-        made = m.table.make(f"selp.b{8 * width}", width, *ids, chooser.ids)
-        same = (ids[0] == ids[1]) & (chooser.ids != 0)
-        m.write(i.operands[0], Value(ids=np.where(same, ids[0], made), product=product), act)
+        made = _chosen(m, width, as_nodes(yes, width, m.table), as_nodes(no, width, m.table), chooser.ids)
+        m.write(i.operands[0], Value(ids=made, product=product), act)
         return
     assert chooser.bits is not None
     first = chooser.bits != 0
@@ -103,6 +102,23 @@ def select(m: Machine, i: Instruction, act: Mask | None) -> None:
             ids_or = np.where(chooser.written, ids_or, 0)
         value = Value(ids=ids_or, product=product)
     m.write(i.operands[0], value, act)
+
+
+def _chosen(m: Machine, width: int, yes: Ids, no: Ids, chooser: Ids) -> Ids:
+    """One of two by data: x if p, or else x if q, or else y, is x if p or q, or else y."""
+    name = f"selp.b{8 * width}"
+    code = m.table.code(name)
+    yes, no, chooser = (np.array(x) for x in np.broadcast_arrays(yes, no, chooser))
+    while True:
+        s = m.table.store
+        again = np.flatnonzero((s.op[no] == code) & (s.child[no, 0] == yes))
+        if not len(again):
+            break
+        _, other, also, _ = s.child[no[again]].T
+        no[again] = other
+        chooser[again] = m.table.make("or.pred", 1, chooser[again], np.ascontiguousarray(also))
+    made = m.table.make(name, width, yes, no, chooser)
+    return np.where((yes == no) & (chooser != 0), yes, made)
 
 
 def permute(m: Machine, i: Instruction, act: Mask | None) -> None:

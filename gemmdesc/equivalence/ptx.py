@@ -12,6 +12,7 @@ from gemmdesc.equivalence.refusal import RefusalError
 from gemmdesc.equivalence.syntax import (
     WIDTHS,
     Address,
+    Decimal,
     Entry,
     Immediate,
     Instruction,
@@ -38,6 +39,7 @@ _DIMENSIONS = re.compile(r"\.(reqntid|maxntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s
 _REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+(.*)$", re.S)
 _NUMBER = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
 _FLOAT = re.compile(r"0[fFdD]([0-9a-fA-F]{8}|[0-9a-fA-F]{16})$")
+_DECIMAL = re.compile(r"\d+\.\d+$")
 _LABEL = re.compile(r"([\w$]+)\s*:(?!:)")
 _OPCODE = re.compile(r"(?:@(!?)\s*([%\w$.]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.S)
 _MEMORY = re.compile(r"\[\s*([%\w$.]+)\s*(?:\+?\s*(-?\s*\w+))?\s*\]$")
@@ -253,11 +255,13 @@ class _Body:
             return Pair(*(None if name == "_" else self._register(name) for name in (first, second)))
         return self._plain(text)
 
-    def _plain(self, text: str) -> Register | Special | Immediate | Symbol:
+    def _plain(self, text: str) -> Register | Special | Immediate | Decimal | Symbol:
         if _NUMBER.match(text):
             return Immediate(int(text.rstrip("U"), 0) & (2**64 - 1))
         if match := _FLOAT.match(text):
             return Immediate(int(match[1], 16), len(match[1]) // 2)
+        if _DECIMAL.match(text):
+            return Decimal(text)
         if (found := self._find(text)) is not None:
             return found
         if re.match(r"%[\w.]+$", text):
@@ -271,7 +275,7 @@ class _Body:
         if match is None:
             raise RefusalError("syntax", f"the address {text} is not understood")
         base = self._plain(match[1])
-        if isinstance(base, Special):
+        if isinstance(base, Special | Decimal):
             raise RefusalError("syntax", f"the address {text} is not understood")
         try:
             return Address(base, int((match[2] or "0").replace(" ", ""), 0))

@@ -17,13 +17,31 @@ from gemmdesc.errors import InvalidInputError
 
 #: From operands to the units in the last place by which a result is moved away from zero.
 Bend = Callable[..., npt.NDArray[np.int64]]
+Double = npt.NDArray[np.float64]
 _TOP, _INFINITY, _SIGN, _NORMAL = 0x7F7FFFFF, 0x7F800000, np.uint64(0x80000000), np.uint64(0x00800000)
 _FRACTION = np.uint64(0x7FFFFF)
-_EXACT: Mapping[str, Callable[..., npt.NDArray[np.float64]]] = {
+_EXACT: Mapping[str, Callable[..., Double]] = {
     "ex2": np.exp2,
     "div": np.divide,
     "sqrt": np.sqrt,
     "rcp": np.reciprocal,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+}
+
+
+def _downward(a: Double, b: Double, c: Double) -> Double:
+    """a b + c, rounded to float32 towards minus infinity."""
+    total = a * b + c
+    near = total.astype(np.float32)
+    return np.where(near > total, np.nextafter(near, np.float32(-np.inf)), near).astype(np.float64)
+
+
+#: What the manual fixes but for the sign of a zero, or where a result is flushed: nothing is bent.
+_FIXED: Mapping[str, Callable[..., Double]] = {
+    "fma.rn.ftz.f32": lambda a, b, c: a * b + c,
+    "fma.rm.ftz.f32": _downward,
+    "cvt.ftz.sat.f32.f32": lambda x: np.where(np.isnan(x), 0.0, np.clip(x, 0.0, 1.0)),
+    "abs.ftz.f32": np.abs,
 }
 
 
@@ -61,19 +79,20 @@ def stand_in(name: str, bend: Bend) -> Function:
         InvalidInputError: no stand-in is known.
     """
     stem = name.split(".")[0]
-    if stem not in _EXACT or not name.removesuffix(LITERAL).endswith(".f32"):
+    fixed = _FIXED.get(name)
+    if fixed is None and (stem not in _EXACT or not name.removesuffix(LITERAL).endswith(".f32")):
         raise InvalidInputError(f"name must be an instruction in float32 of {', '.join(_EXACT)} (got {name})")
-
+    function = _EXACT[stem] if fixed is None else fixed
     flushes = ".ftz" in name
 
     def run(*operands: Bits) -> Bits:
         if flushes:
             operands = tuple(np.where((x & ~_SIGN) < _NORMAL, x & _SIGN, x) for x in operands)
         with np.errstate(all="ignore"):
-            values = _EXACT[stem](*(x.astype(np.uint32).view(np.float32).astype(np.float64) for x in operands))
+            values = function(*(x.astype(np.uint32).view(np.float32).astype(np.float64) for x in operands))
             made = values.astype(np.float32).view(np.uint32).astype(np.uint64)
         size = (made & ~_SIGN).astype(np.int64)
-        units = bend(*operands)
+        units = np.zeros_like(size) if fixed is not None else bend(*operands)
         if stem == "div":
             units = np.where(operands[1] & _FRACTION, units, 0)
         bent = np.clip(size + units, 1, _TOP).astype(np.uint64) | (made & _SIGN)

@@ -34,6 +34,13 @@ class Immediate:
 
 
 @dataclass(frozen=True, slots=True)
+class Decimal:
+    """A decimal fraction such as ``1.0``, the share of a cache policy; no instruction that computes reads one."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Symbol:
     """A label or a variable."""
 
@@ -70,7 +77,7 @@ class Negated:
     register: Register
 
 
-Operand = Register | Special | Immediate | Symbol | Vector | Address | Pair | Negated | None
+Operand = Register | Special | Immediate | Decimal | Symbol | Vector | Address | Pair | Negated | None
 
 
 @dataclass(frozen=True, slots=True)

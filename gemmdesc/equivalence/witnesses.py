@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmdesc.equivalence.bounds import Range, applies, ranges
-from gemmdesc.equivalence.draws import AIMED, FORMATS, draw
+from gemmdesc.equivalence.draws import AIMED, FORMATS, FURTHER, draw
 from gemmdesc.equivalence.evaluate import MatrixStep, evaluate, loaded_bytes, missing_functions
 from gemmdesc.equivalence.nodes import Ids
 from gemmdesc.equivalence.stand_ins import STAND_INS, stand_in
@@ -107,7 +107,7 @@ def unseen(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
 
 def aims(seeds: int) -> list[Aim]:
     """Draws to try, by name and seed: every kind of draw with the first seeds, a few kinds with all of them."""
-    first = [(name, seed) for seed in range(min(seeds, _EACH)) for name in (*AIMED, "plain")]
+    first = [(name, seed) for seed in range(min(seeds, _EACH)) for name in (*AIMED, *FURTHER, "plain")]
     return first + [(name, seed) for seed in range(_EACH, seeds) for name in _GO_ON]
 
 

@@ -12,8 +12,8 @@ from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, choose_kernel
 from gemmdesc.kernels.config import TMA_CONFIGS
+from gemmdesc.kernels.instructions import OPERAND_KINDS, Instructions, assembled
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
-from gemmdesc.kernels.program import OPERAND_KINDS, Program, assembled
 from gemmdesc.kernels.slices import OPERAND_DTYPES, declined
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.pointwise import PointwiseStep
@@ -42,7 +42,7 @@ class FusedChoice:
 
     product: Any
     in_chain: bool
-    program: Program
+    program: Instructions
     product_dtype: DType
     output_dtype: DType
     out_layout: Layout
@@ -135,7 +135,7 @@ def choose_fused(
 
 
 def _choice(
-    product: Any, in_chain: bool, program: Program, parts: _Parts, desc: GEMMDesc, meta: KernelMeta, layout: Layout
+    product: Any, in_chain: bool, program: Instructions, parts: _Parts, desc: GEMMDesc, meta: KernelMeta, layout: Layout
 ) -> FusedChoice:
     out, m, n = meta.out, meta.m, meta.n
     line = {Layout.ROWS: out.row_stride | n, Layout.COLUMNS: out.column_stride | m, Layout.ANY: 1}[layout]

@@ -14,7 +14,7 @@ from gemmdesc.kernels.finish import round_by
 from gemmdesc.kernels.functions import gelu, gelu_tanh, silu, tanh
 from gemmdesc.kernels.tile import ANY, COLUMNS, ROWS
 
-# The codes of gemmdesc.kernels.program, which a test compares.
+# The codes of gemmdesc.kernels.instructions, which a test compares.
 ADD = tl.constexpr(1)
 MULTIPLY = tl.constexpr(2)
 DIVIDE = tl.constexpr(3)

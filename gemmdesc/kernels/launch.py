@@ -18,6 +18,7 @@ from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.launch_nest import launch_nest
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.nest import NestChoice
+from gemmdesc.kernels.recording import RECORDER
 from gemmdesc.kernels.slices import Merge, Slices
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variants import (
@@ -152,7 +153,11 @@ def packed_operands(
 
 
 def enqueue(variant: Variant, programs: int, *arguments: Any) -> None:
-    """Start one kernel on the current stream."""
+    """Start one kernel on the current stream, or hand it to the recorder of this thread."""
+    recorder = RECORDER.get()
+    if recorder is not None:
+        recorder.add(variant, programs, arguments)
+        return
     kernel = KERNELS[variant.kernel]
     kernel[(programs,)](*arguments, **constants_of(variant), **options_of(variant))
 

@@ -7,11 +7,12 @@ import torch
 from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.launch import enqueue, launch_chain
 from gemmdesc.kernels.launch_nest import fold_all, fold_tables
+from gemmdesc.kernels.recording import tables_place
 
 
 def launch_balanced(choice: BalancedChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     """Every slice's sums go to scratch and are folded from there."""
-    folds = fold_tables(choice.descriptor, choice.k, a.device)
+    folds = fold_tables(choice.descriptor, choice.k, tables_place(a.device))
     sums = balanced_sums(choice, a, b)
     if choice.swapped:
         out = out.T

@@ -17,6 +17,7 @@ from gemmdesc.kernels.launch import enqueue, launch_chain
 from gemmdesc.kernels.launch_balanced import balanced_sums
 from gemmdesc.kernels.launch_nest import fold_inner, fold_tables, nest_sums
 from gemmdesc.kernels.nest import NestChoice
+from gemmdesc.kernels.recording import tables_place
 from gemmdesc.kernels.steps import StepProgram, rounding_code
 from gemmdesc.kernels.variants import FINISH_BLOCK, finish_is_wide, finish_variant
 
@@ -62,7 +63,7 @@ def _finish(choice: FinishedChoice, sums: torch.Tensor, first: int, out: torch.T
     inner = choice.sums
     if not isinstance(inner, KernelChoice):
         # Groups are those of the outermost cut, whose parts the inner cuts of a nest have to give first.
-        offsets = fold_tables(inner.descriptor, inner.k, sums.device)
+        offsets = fold_tables(inner.descriptor, inner.k, tables_place(sums.device))
         before = len(inner.folds) - 1 - len(inner.descriptor.cuts[0].fold) if inner.descriptor.cuts else 0
         sums = fold_inner(inner.folds[:before], offsets[:before], sums, enqueue)
         if choice.opens_early:

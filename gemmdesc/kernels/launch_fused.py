@@ -12,8 +12,8 @@ from gemmdesc.errors import InvalidInputError
 from gemmdesc.kernels.beside import Beside
 from gemmdesc.kernels.choose import KernelChoice
 from gemmdesc.kernels.fused import MOST_STRIDE, FusedChoice
+from gemmdesc.kernels.instructions import ALPHA, BIAS, MOST_OPERANDS, NUMBER, OPERAND_KINDS, Instructions
 from gemmdesc.kernels.launch import TORCH_TYPES, enqueue, packed_operands, tensor_descriptor
-from gemmdesc.kernels.program import ALPHA, BIAS, MOST_OPERANDS, NUMBER, OPERAND_KINDS, Program
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variants_fused import AFTER_M, AFTER_N, fused_variant
 
@@ -53,7 +53,7 @@ def launch_fused(
     )  # fmt: skip
 
 
-def require_operands(program: Program, out: torch.Tensor, beside: Beside) -> None:
+def require_operands(program: Instructions, out: torch.Tensor, beside: Beside) -> None:
     """Raise InvalidInputError unless ``beside`` has what ``program`` reads, each as it lies over ``out``."""
     for name in program.operands:
         given = _given(name, beside)

@@ -12,6 +12,7 @@ import torch
 from gemmdesc.descriptor import GEMMDesc, Start
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.nest import MOST_SUMS, NestChoice
+from gemmdesc.kernels.recording import tables_place
 from gemmdesc.kernels.slices import Merge
 from gemmdesc.kernels.variants import FOLD_BLOCK, fold_variant, leaves_variant
 from gemmdesc.schedule import fold_levels, make_schedule
@@ -57,7 +58,7 @@ def launch_nest(choice: NestChoice, a: torch.Tensor, b: torch.Tensor, out: torch
 
     ``enqueue`` starts one kernel.
     """
-    folds = tables_for(choice.descriptor, choice.k, a.device).folds
+    folds = tables_for(choice.descriptor, choice.k, tables_place(a.device)).folds
     for first, sums in nest_sums(choice, a, b, enqueue):
         fold_all(choice.folds, folds, sums, out, choice.output_dtype, first, enqueue)
 
@@ -66,7 +67,7 @@ def nest_sums(
     choice: NestChoice, a: torch.Tensor, b: torch.Tensor, enqueue: Enqueue
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """(first output, float32 (leaves, outputs from there on)), until all of ``a @ b`` are done, row by row."""
-    tables = tables_for(choice.descriptor, choice.k, a.device)
+    tables = tables_for(choice.descriptor, choice.k, tables_place(a.device))
     for first, size in _pieces(a.shape[0] * b.shape[1], len(tables.leaves) - 1):
         yield first, _leaves(choice, tables, a, b, first, size, enqueue)
 

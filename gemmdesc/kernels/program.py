@@ -1,139 +1,139 @@
-"""What happens to a finished sum, as the numbers that fused kernels read at run time.  Pure.
+"""What running a choice enqueues, as a value: every kernel with its arguments, addresses told from where they start.
 
-One instruction has 16 bits: an operation, the operand that it reads, and the type that its result is rounded to.
+A choice launches the same kernels with the same sizes each time; only addresses, and alpha and beta, differ from call
+to call.  So its launch functions run once, on stand-ins (:mod:`gemmdesc.kernels.recording`), and what they enqueue is
+kept as a :class:`Program`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
 
-from gemmdesc.descriptor import (
-    Add,
-    AddBias,
-    Approximate,
-    AtLeast,
-    AtMost,
-    CastTo,
-    Divide,
-    EpilogueStep,
-    Gelu,
-    Multiply,
-    Relu,
-    Scale,
-    Silu,
-    Tanh,
-)
-from gemmdesc.dtypes import DType
-from gemmdesc.errors import Declined
-from gemmdesc.kernels.slices import declined
+from gemmdesc.kernels.variant import Variant
 
-#: Codes of the operations; the kernels' constants have the same values.
-(
-    KEEP, ADD, MULTIPLY, DIVIDE, AT_LEAST, AT_MOST, RELU, RELU_WITHOUT_NAN, GELU, GELU_TANH, SILU, TANH,
-) = range(12)  # fmt: skip
-#: Where an instruction holds its operand and its rounding.
-OPERAND_SHIFT, ROUNDING_SHIFT = 5, 8
-INSTRUCTION_BITS, PER_WORD, WORDS = 16, 4, 4
-MOST_INSTRUCTIONS = PER_WORD * WORDS
-#: Operands that a kernel takes beside A and B.
-MOST_OPERANDS = 6
-#: What an operand is: one float32 number, or a matrix of one of these types.
-NUMBER = 0
-OPERAND_KINDS = {DType.FLOAT32: 1, DType.FLOAT16: 2, DType.BFLOAT16: 3}
-#: Names that steps of a product's own give their operands; no identifier is like them.
-ALPHA, BIAS = "<alpha>", "<bias>"
-_ROUNDINGS = {DType.FLOAT32: 0, DType.FLOAT16: 1, DType.BFLOAT16: 2}
+#: Pieces of a program's scratch start at multiples of this many bytes, as do blocks of torch's allocator.
+SCRATCH_ALIGNMENT = 512
+
+
+class Input(IntEnum):
+    """What a program is given at each run: addresses, and the bits of two float32 values.
+
+    A plain product takes the first four.
+    """
+
+    A = 0
+    B = 1
+    OUT = 2
+    SCRATCH = 3
+    C = 4
+    BIAS = 5
+    SCALE = 6
+    OUTPUT_SCALE = 7
+    ALPHA = 8
+    BETA = 9
+
+
+#: How many inputs a product takes that has nothing beside its operands.
+PLAIN_INPUTS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
+class Word:
+    """An address ``offset`` bytes after an input's; the bits of alpha and beta have offset 0."""
+
+    input: Input
+    offset: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """What a tensor descriptor is made of: where it starts, sizes and strides in elements, and the box of one load.
+
+    ``element``: torch's name of the type, such as ``float16``.
+    """
+
+    start: Word
+    element: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block: tuple[int, ...]
+
+
+#: A :class:`Word`, a :class:`Box`, a number, None, or a tensor of constants that lies on the device.
+Argument = Any
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Step:
+    """One kernel on a grid of ``programs``; ``arguments`` are those before the variant's constants.
+
+    ``stand_ins``: the same arguments as they were recorded, of which Triton reads types and alignments.
+    """
+
+    variant: Variant
+    programs: int
+    arguments: tuple[Argument, ...]
+    stand_ins: tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """``words``: the instructions, four in each, the first in the lowest bits.  ``operands``: what they read, by name.
+    """Kernels in order, and how much scratch they share; steps use what is in it only after another wrote it."""
 
-    ``overflows``: how the result is stored as an 8-bit float.  ``canonical``: whether a NaN of a float32 result becomes
-    the canonical one.
+    steps: tuple[Step, ...]
+    scratch_bytes: int
+
+    @property
+    def inputs(self) -> frozenset[Input]:
+        """Those that a step reads."""
+        words = [w for step in self.steps for w in map(_word, step.arguments) if w is not None]
+        return frozenset(w.input for w in words)
+
+    @property
+    def variants(self) -> frozenset[Variant]:
+        return frozenset(step.variant for step in self.steps)
+
+
+def _word(argument: Argument) -> Word | None:
+    if isinstance(argument, Box):
+        return argument.start
+    return argument if isinstance(argument, Word) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lifetime:
+    """A piece of scratch: its bytes, and the first and last step that use it."""
+
+    size: int
+    first: int
+    last: int
+
+
+def place_scratch(pieces: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
+    """Where each piece starts, and how many bytes all take: pieces share memory where their lifetimes do not meet.
+
+    Steps run in order on one stream, so that a later step may write where an earlier one was the last to read.
     """
-
-    words: tuple[int, ...] = (0,) * WORDS
-    count: int = 0
-    operands: tuple[str, ...] = ()
-    overflows: bool = False
-    canonical: bool = True
-
-    @property
-    def takes_bias(self) -> bool:
-        return BIAS in self.operands
-
-    @property
-    def takes_alpha(self) -> bool:
-        return ALPHA in self.operands
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the operands that a caller gives by name."""
-        return tuple(name for name in self.operands if name not in (ALPHA, BIAS))
+    starts: list[int] = []
+    total = 0
+    for index, piece in enumerate(pieces):
+        taken = sorted(
+            (starts[i], starts[i] + _rounded(other.size))
+            for i, other in enumerate(pieces[:index])
+            if other.first <= piece.last and piece.first <= other.last
+        )
+        start = 0
+        for begin, end in taken:
+            if start + piece.size <= begin:
+                break
+            start = max(start, end)
+        starts.append(start)
+        total = max(total, start + _rounded(piece.size))
+    return tuple(starts), total
 
 
-def assembled(steps: Sequence[EpilogueStep], *, overflows: bool = False, canonical: bool = True) -> Program | Declined:
-    """``steps`` as a program.
-
-    Declines (``kernel``): the C of a product, a scale of its output, a cast to an 8-bit float, more than 16
-    instructions and more than six operands.
-    """
-    instructions: list[int] = []
-    operands: list[str] = []
-    for step in steps:
-        if isinstance(step, CastTo) and step.dtype in _ROUNDINGS:
-            rounding = _ROUNDINGS[step.dtype] << ROUNDING_SHIFT
-            if instructions and not instructions[-1] >> ROUNDING_SHIFT:
-                instructions[-1] |= rounding
-            elif rounding:
-                instructions.append(KEEP | rounding)
-            continue
-        found = _operation(step)
-        if found is None:
-            return declined(f"no fused kernel does {step}")
-        code, name = found
-        if name and name not in operands:
-            operands.append(name)
-        instructions.append(code | (operands.index(name) << OPERAND_SHIFT if name else 0))
-    if len(instructions) > MOST_INSTRUCTIONS:
-        return declined(f"a fused epilogue must have at most {MOST_INSTRUCTIONS} steps (got {len(instructions)})")
-    if len(operands) > MOST_OPERANDS:
-        return declined(f"a fused epilogue must have at most {MOST_OPERANDS} operands (got {', '.join(operands)})")
-    words = tuple(
-        sum(code << INSTRUCTION_BITS * i for i, code in enumerate(instructions[PER_WORD * w : PER_WORD * (w + 1)]))
-        for w in range(WORDS)
-    )
-    return Program(
-        words=words, count=len(instructions), operands=tuple(operands), overflows=overflows, canonical=canonical
-    )  # fmt: skip
-
-
-def _operation(step: EpilogueStep) -> tuple[int, str] | None:
-    """The code of ``step`` and the name of what it reads, or None where no fused kernel has it."""
-    match step:
-        case Add(operand=name):
-            return ADD, name
-        case Multiply(operand=name):
-            return MULTIPLY, name
-        case Divide(operand=name):
-            return DIVIDE, name
-        case AtLeast(operand=name):
-            return AT_LEAST, name
-        case AtMost(operand=name):
-            return AT_MOST, name
-        case AddBias():
-            return ADD, BIAS
-        case Scale():
-            return MULTIPLY, ALPHA
-        case Relu(keeps_nan=keeps_nan):
-            return (RELU if keeps_nan else RELU_WITHOUT_NAN), ""
-        case Gelu(approximate=approximate):
-            return (GELU if approximate is Approximate.NONE else GELU_TANH), ""
-        case Silu():
-            return SILU, ""
-        case Tanh():
-            return TANH, ""
-        case _:
-            return None
+def _rounded(size: int) -> int:
+    return -(-size // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT

@@ -47,6 +47,13 @@ class TiledChoice:
 Choice = WholeChoice | TiledChoice
 
 
+def takes_named(choice: Choice) -> bool:
+    """Whether launching ``choice`` reads operands by name."""
+    if isinstance(choice, TiledChoice):
+        return any(takes_named(part.choice) for part in choice.parts)
+    return isinstance(choice, FusedChoice)
+
+
 def choose_whole(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> WholeChoice | Declined:
     """The kernel that computes ``desc`` for every element, bit for bit."""
     if needs_fused(desc):

@@ -3,38 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from gemmdesc.library.unknown import names_unknown
 from gemmdesc.problem import KernelNode, Launch
 
 
 def capture_launch(enqueue: Callable[[int], object], device_index: int) -> Launch | None:
     """The kernels and memsets that ``enqueue(stream)`` puts on a CUDA stream (its handle as an integer), in order.
 
-    None where cuda-bindings is not installed, where capture fails, or where ``enqueue`` returns anything but None.
+    None where ``enqueue`` returns anything but None; and where the call cannot be recorded, for want of cuda-bindings
+    or because a capture fails, which is warned of once in a process
+    (:class:`~gemmdesc.library.unknown.KernelNamesUnknownWarning`).  CUPTI, which has one place only that a profiler
+    takes, has no part in it.
     """
+    found = _captured(enqueue, device_index)
+    if isinstance(found, Unrecorded):
+        names_unknown("launch capture", found.why)
+        return None
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unrecorded:
+    """Why a launch could not be recorded."""
+
+    why: str
+
+
+def _captured(enqueue: Callable[[int], object], device_index: int) -> Launch | Unrecorded | None:
     try:
         from cuda.bindings import driver
     except ImportError:
-        return None
+        return Unrecorded(why="cuda-bindings is not installed")
     import torch
 
     with torch.cuda.device(device_index):
         stream = torch.cuda.Stream(device_index)
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         handle = driver.CUstream(stream.cuda_stream)
-        if _failed(driver.cuStreamBeginCapture(handle, mode)):
-            return None
+        begun = driver.cuStreamBeginCapture(handle, mode)
+        if _failed(begun):
+            return Unrecorded(why=f"cuStreamBeginCapture: {begun[0]}")
         refusal: object = "the call raised"
         try:
             refusal = enqueue(stream.cuda_stream)
         finally:
             ended = driver.cuStreamEndCapture(handle)
         if _failed(ended):
-            return None
+            return None if refusal is not None else Unrecorded(why=f"cuStreamEndCapture: {ended[0]}")
         graph = ended[1]
         try:
-            return None if refusal is not None else _read(driver, graph)
+            if refusal is not None:
+                return None
+            return _read(driver, graph) or Unrecorded(why="the captured graph cannot be read")
         finally:
             driver.cuGraphDestroy(graph)
 

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import ctypes
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
-
-from gemmdesc.bits import Bits, bits_dtype
+from gemmdesc.bits import Bits
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError, LibraryError
 from gemmdesc.library.bindings import SUCCESS, load_functions, status_name
 from gemmdesc.library.capture import capture_launch
 from gemmdesc.library.device import device_id, place, selected
 from gemmdesc.library.identity import find_library, library_id, with_digest
-from gemmdesc.library.interface import NO_INPUTS, Inputs, Window, require_inputs
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Window
+from gemmdesc.library.products import Products, cuda_errors
 from gemmdesc.library.query import Descriptors, Questions
 from gemmdesc.library.side import SideBuffers
-from gemmdesc.library.storage import Stored, aligned_offset, empty_d, result_of, store_a, store_b, store_c
+from gemmdesc.library.storage import Stored, aligned_offset, empty_d
+from gemmdesc.library.unknown import names_unknown
 from gemmdesc.operands import Operand
 from gemmdesc.problem import (
     MAX_ALIGNMENT_BYTES,
@@ -35,15 +34,10 @@ from gemmdesc.problem import (
     Refused,
     ScalarClass,
 )
+from gemmdesc.regions import Region
 
 if TYPE_CHECKING:
     import torch
-
-
-#: Memory that torch's allocator may keep between runs.
-_KEPT_BYTES = 1 << 30
-#: Tries of a product for which memory is lacking, and seconds before each further one: others work beside this process.
-_MEMORY_TRIES, _MEMORY_SECONDS = 5, 0.5
 
 
 class CublasLt:
@@ -79,6 +73,7 @@ class CublasLt:
         self._side = SideBuffers(self._place)
         self._descriptors = Descriptors(self._functions, self._side.pointers)
         self._questions = Questions(self._functions, handle.value or 0, self._descriptors)
+        self._products = Products(self.matmul, self._side, self._place)
         self._workspace: torch.Tensor | None = None
 
     def __enter__(self) -> Self:
@@ -163,7 +158,8 @@ class CublasLt:
             return capture_launch(
                 lambda stream: self.matmul(problem, answer, a, b, d.pointer, stream=stream), self._device_index
             )
-        except _cuda_errors():
+        except cuda_errors() as error:
+            names_unknown("launch capture", (str(error).splitlines() or [type(error).__name__])[0])
             return None
 
     def matmul(
@@ -230,76 +226,21 @@ class CublasLt:
             InvalidInputError: an operand's type is not the problem's, the inputs are not what it takes, or a field that
                 this adapter cannot state.
         """
-        require_inputs(problem, inputs)
-        for name, operand, dtype in (("a", a, problem.a_dtype), ("b", b, problem.b_dtype)):
-            if operand.dtype is not dtype:
-                raise InvalidInputError(f"{name} must be of {dtype.value} (got {operand.dtype.value})")
-        for attempt in range(_MEMORY_TRIES):
-            time.sleep(attempt * _MEMORY_SECONDS)
-            found = self._attempt(problem, answer, (a, b), window, inputs)
-            if found is not None:
-                return found
-        return Failed(status="out of memory")
+        return self._products.run(problem, answer, (a, b), window, inputs)
 
-    def _attempt(
+    def run_and_replay(
         self,
         problem: GemmProblem,
         answer: AlgoConfig,
-        operands: tuple[Operand, Operand],
-        window: Window | None,
-        inputs: Inputs,
-    ) -> Bits | Failed | None:
-        """One try of :meth:`run`; None where memory was lacking."""
-        import torch
-
-        a, b = operands
-        try:
-            stored_a = store_a(problem, a.torch_bits(problem.a_outer, problem.k, self._place))
-            stored_b = store_b(problem, b.torch_bits(problem.b_outer, problem.k, self._place))
-            d = empty_d(problem, self._place)
-            if inputs is NO_INPUTS:
-                self._side.fill(problem, inputs)
-                failed = self.run_on_device(problem, answer, stored_a, stored_b, d)
-            else:
-                failed = self._run_with(problem, answer, (stored_a, stored_b, d), inputs)
-            return failed if failed is not None else self._fetch(problem, d, window)
-        except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            return None
-        except _cuda_errors() as error:
-            return Failed(status=(str(error).splitlines() or [type(error).__name__])[0])
-        finally:
-            self._release()
-
-    def _run_with(
-        self, problem: GemmProblem, answer: AlgoConfig, stored: tuple[Stored, Stored, Stored], inputs: Inputs
-    ) -> Failed | None:
-        a, b, d = stored
-        self._side.fill(problem, inputs)
-        c = None
-        if inputs.c is not None:
-            c = store_c(problem, inputs.c.torch_bits(problem.d_outer, problem.n, self._place))
-        return self.matmul(
-            problem, answer, a.pointer, b.pointer, d.pointer, c_pointer=None if c is None else c.pointer,
-            alpha=inputs.alpha, beta=inputs.beta,
-        )  # fmt: skip
-
-    def _release(self) -> None:
-        """Hand memory that torch keeps for later back to the card once it is much: others work beside this process."""
-        import torch
-
-        if torch.cuda.is_available() and torch.cuda.memory_reserved(self._device_index) > _KEPT_BYTES:
-            torch.cuda.empty_cache()
-
-    def _fetch(self, problem: GemmProblem, d: Stored, window: Window | None) -> Bits:
-        import torch
-
-        result = result_of(d)
-        if window is not None:
-            rows, columns = (torch.from_numpy(np.array(x)).to(self._place) for x in (window.rows, window.columns))
-            result = result[rows[:, None], columns[None, :]]
-        host: Bits = result.contiguous().cpu().numpy().view(bits_dtype(problem.d_dtype))
-        return host
+        a: Operand,
+        b: Operand,
+        window: Window,
+        orders: Sequence[Sequence[Region]],
+        *,
+        inputs: Inputs = NO_INPUTS,
+    ) -> tuple[Bits, tuple[Bits, ...]] | Failed:
+        """See :class:`~gemmdesc.library.interface.Replaying`; raises as :meth:`run`, and as the replay."""
+        return self._products.run_and_replay(problem, answer, (a, b), window, orders, inputs)
 
     def _space(self, size: int) -> int:
         import torch
@@ -310,12 +251,6 @@ class CublasLt:
             self._workspace = torch.empty(size, dtype=torch.uint8, device=self._place)
         address: int = self._workspace.data_ptr()
         return address
-
-
-def _cuda_errors() -> tuple[type[Exception], ...]:
-    import torch
-
-    return (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", RuntimeError))
 
 
 def _workspace_bytes(problem: GemmProblem, answer: AlgoConfig) -> int:

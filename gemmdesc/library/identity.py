@@ -11,22 +11,30 @@ from pathlib import Path
 from gemmdesc.errors import LibraryError
 from gemmdesc.library.bindings import load_functions
 from gemmdesc.library.elf import build_id
+from gemmdesc.library.linked import linked_file
 from gemmdesc.problem import LibraryId, LibraryVersion
 
 #: The distributions on PyPI that hold a libcublasLt: CUDA 13's and CUDA 12's.
 DISTRIBUTIONS = ("nvidia-cublas", "nvidia-cublas-cu12")
 _SPEC = re.compile(r"(?P<name>nvidia-cublas(?:-cu12)?)(?:==(?P<version>[0-9][0-9A-Za-z.]*))?")
 _LT_NAME = re.compile(r"libcublasLt\.so(\.\d+)*")
+#: Those whose calls are torch's: cuBLAS asks cuBLASLt, and torch itself does for a bias.
+_USERS = re.compile(r"(?:libcublas\.so|libtorch_cuda\.so)(?:\.(\d+))?.*")
+_SYMBOL = "cublasLtMatmul"
 _MAPS = Path("/proc/self/maps")
 _DELETED = " (deleted)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MappedLibrary:
-    """The libcublasLt that answers torch's calls in this process, and the other ones that are mapped beside it."""
+    """The libcublasLt that answers torch's calls in this process, and the other ones that are mapped beside it.
+
+    ``how``: how that is known, in words.
+    """
 
     path: Path
     others: tuple[Path, ...] = ()
+    how: str = "the only one"
 
     def __str__(self) -> str:
         beside = f"; also mapped: {', '.join(map(str, self.others))}" if self.others else ""
@@ -77,16 +85,49 @@ def torch_library() -> MappedLibrary:
 def mapped_library(maps: str | None = None) -> MappedLibrary | None:
     """The libcublasLt mapped into this process, None if there is none.
 
-    Where several are mapped, the one that lies beside a mapped libcublas answers torch's calls (libcublas finds it
-    through its own folder); the first mapped one otherwise.  ``maps``: text in the form of ``/proc/self/maps``.
+    Where several are mapped, the dynamic linker is asked to which of them it bound the calls of libcublas, and torch's
+    own.  Where it cannot be asked, the one that lies beside a mapped libcublas is taken (libcublas finds it through its
+    own folder), else the first mapped one.  ``maps``: text in the form of ``/proc/self/maps``.
+
+    Raises:
+        LibraryError: libcublas's calls and torch's own are answered by two files.
     """
     paths = _mapped_paths(_MAPS.read_text() if maps is None else maps)
     lt = [p for p in paths if _LT_NAME.fullmatch(p.name)]
-    if not lt:
-        return None
+    if len(lt) < 2:
+        return MappedLibrary(path=lt[0]) if lt else None
+    chosen, how = _bound(lt, paths) or _beside(lt, paths)
+    return MappedLibrary(path=chosen, others=tuple(p for p in lt if p != chosen), how=how)
+
+
+def _bound(lt: list[Path], paths: list[Path]) -> tuple[Path, str] | None:
+    """The one of ``lt`` to which the linker bound the calls of the mapped libraries that make them."""
+    users = [(p, match[1]) for p in paths if (match := _USERS.fullmatch(p.name))]
+    majors = {major for _, major in users if major}
+    found: dict[Path, str] = {}
+    for user, _ in users:
+        reached = [linked_file(user, _SYMBOL, f"libcublasLt.so.{major}") for major in sorted(majors)]
+        file = next((f for f in [*reached, linked_file(user, _SYMBOL)] if f is not None), None)
+        mapped = next((p for p in lt if file is not None and _is_same(p, file)), None)
+        if mapped is not None:
+            found.setdefault(mapped, user.name)
+    if len(found) > 1:
+        told = ", ".join(f"{path} for {user}" for path, user in found.items())
+        raise LibraryError(f"torch must have one cuBLASLt that answers all its calls (got {told})")
+    return next(((path, f"the linker bound {user} to it") for path, user in found.items()), None)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return one == other
+
+
+def _beside(lt: list[Path], paths: list[Path]) -> tuple[Path, str]:
     homes = {p.parent for p in paths if p.name.startswith("libcublas.so")}
-    chosen = next((p for p in lt if p.parent in homes), lt[0])
-    return MappedLibrary(path=chosen, others=tuple(p for p in lt if p != chosen))
+    beside = next((p for p in lt if p.parent in homes), None)
+    return (lt[0], "the first one mapped") if beside is None else (beside, "it lies beside libcublas")
 
 
 def _mapped_paths(maps: str) -> list[Path]:

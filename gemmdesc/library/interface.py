@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from gemmdesc.problem import (
     ScalarClass,
     is_float8,
 )
+from gemmdesc.regions import Region
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,3 +114,22 @@ class Library(Protocol):
         *,
         inputs: Inputs = NO_INPUTS,
     ) -> Bits | Failed: ...
+
+
+@runtime_checkable
+class Replaying(Protocol):
+    """A library that can replay descriptors where the operands of its product lie."""
+
+    def run_and_replay(
+        self,
+        problem: GemmProblem,
+        answer: AlgoConfig,
+        a: Operand,
+        b: Operand,
+        window: Window,
+        orders: Sequence[Sequence[Region]],
+        *,
+        inputs: Inputs = NO_INPUTS,
+    ) -> tuple[Bits, tuple[Bits, ...]] | Failed:
+        """The window of D as :meth:`Library.run` hands it back, and what each of ``orders`` gives there."""
+        ...

@@ -6,7 +6,9 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
+from gemmdesc.library.unknown import names_unknown
 from gemmdesc.problem import Launch
 
 
@@ -30,22 +32,42 @@ class CrossCheck:
 def executed_kernels(call: Callable[[], object]) -> tuple[str, ...] | None:
     """Names of the CUDA kernels that ``call`` launches, in start order; None where the profiler sees nothing.
 
-    Runs ``call`` twice: once to load the kernels, once under the profiler.
+    Runs ``call`` twice: once to load the kernels, once under the profiler.  Where a profiler of torch's is on already,
+    ``call`` is not made, as a second one would end the first; where another tool holds CUPTI, nothing is seen.  Both
+    are warned of once in a process (:class:`gemmdesc.library.unknown.KernelNamesUnknownWarning`).
     """
     import torch
     from torch.profiler import ProfilerActivity, profile
 
+    if torch.autograd._profiler_enabled():
+        names_unknown("torch.profiler", "it is on already, and a second one would end it")
+        return None
     if not torch.cuda.is_available():
         return None
     call()
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
-        call()
+    try:
+        with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
+            call()
+            torch.cuda.synchronize()
+        names = _kernel_names(profiler)
+    except RuntimeError as error:
+        # A failure of the card itself is told by the next synchronisation, and not taken for one of the profiler's.
         torch.cuda.synchronize()
+        names_unknown("torch.profiler", (str(error).splitlines() or [type(error).__name__])[0])
+        return None
+    if not names:
+        names_unknown("torch.profiler", "it saw no kernel; another tool may hold CUPTI")
+    return names or None
+
+
+def _kernel_names(profiler: Any) -> tuple[str, ...]:
+    import torch
+
     on_device = [e for e in profiler.events() or () if e.device_type == torch.autograd.DeviceType.CUDA]
     kernels = [e for e in on_device if not e.name.lower().startswith(("memset", "memcpy"))]
     kernels.sort(key=lambda e: e.time_range.start)
-    return tuple(normalised(e.name) for e in kernels) or None
+    return tuple(normalised(e.name) for e in kernels)
 
 
 def cross_check(launch: Launch | None, call: Callable[[], object]) -> CrossCheck:

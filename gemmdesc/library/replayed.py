@@ -1,11 +1,14 @@
-"""A problem's bytes by the CPU replay of a descriptor: what a library that follows it would hand back."""
+"""A problem's bytes by the replay of a descriptor: what a library that follows it would hand back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
+from gemmdesc.arithmetic.device_replay import replay_on_device
 from gemmdesc.arithmetic.epilogue import EpilogueInputs
 from gemmdesc.arithmetic.replay import replay
 from gemmdesc.bits import Bits, bits_dtype
@@ -14,6 +17,13 @@ from gemmdesc.library.interface import NO_INPUTS, Inputs, Window, require_inputs
 from gemmdesc.operands import HashOperand, Operand
 from gemmdesc.problem import GemmProblem
 from gemmdesc.regions import Region
+
+if TYPE_CHECKING:
+    import torch
+
+Index = npt.NDArray[np.int64]
+#: The outputs of a descriptor at chosen rows of A and of what B is drawn as, and what its epilogue takes there.
+Multiply = Callable[[GEMMDesc, Index, Index, EpilogueInputs], Bits]
 
 
 def replay_problem(
@@ -33,26 +43,59 @@ def replay_problem(
     Raises:
         InvalidInputError: the inputs are not what the problem takes, or the replay refuses the descriptor.
     """
+    def multiply(one: GEMMDesc, a_rows: Index, b_rows: Index, beside: EpilogueInputs) -> Bits:
+        a_bits = a.bits(problem.a_outer, problem.k, a_rows)
+        b_bits = b.bits(problem.b_outer, problem.k, b_rows)
+        return replay(one, a_bits, np.ascontiguousarray(b_bits.T), epilogue=beside)
+
+    return _replayed(desc, problem, window, inputs, multiply)
+
+
+def replay_problem_on_device(
+    desc: GEMMDesc | Sequence[Region],
+    problem: GemmProblem,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    window: Window | None = None,
+    *,
+    inputs: Inputs = NO_INPUTS,
+) -> Bits:
+    """:func:`replay_problem` of operands on a CUDA device: (``a_outer``, k) and (``b_outer``, k) patterns, contiguous.
+
+    Raises:
+        InvalidInputError: as :func:`replay_problem`.
+        LibraryError: the device refuses a kernel.
+        torch.OutOfMemoryError: the card has no room for it.
+    """
+
+    def multiply(one: GEMMDesc, a_rows: Index, b_rows: Index, beside: EpilogueInputs) -> Bits:
+        return replay_on_device(one, a, b, rows=a_rows, cols=b_rows, epilogue=beside)
+
+    return _replayed(desc, problem, window, inputs, multiply)
+
+
+def _replayed(
+    desc: GEMMDesc | Sequence[Region], problem: GemmProblem, window: Window | None, inputs: Inputs, multiply: Multiply
+) -> Bits:
     require_inputs(problem, inputs)
     p = problem
     if window is None:
         window = Window(rows=np.arange(p.d_outer), columns=np.arange(p.n))
     if not isinstance(desc, GEMMDesc):
-        return _by_region(desc, problem, a, b, window, inputs)
+        return _by_region(desc, problem, window, inputs, multiply)
     out = np.empty((len(window.rows), len(window.columns)), dtype=bits_dtype(p.d_dtype))
     for batch in np.unique(window.rows // p.m):
         chosen = np.flatnonzero(window.rows // p.m == batch)
         rows = window.rows[chosen] - batch * p.m
         a_rows = rows + (batch * p.m if p.a_batch_stride else 0)
         b_rows = window.columns + (batch * p.n if p.b_batch_stride else 0)
-        a_bits, b_bits = a.bits(p.a_outer, p.k, a_rows), b.bits(p.b_outer, p.k, b_rows)
         beside = _epilogue_inputs(p, inputs, Window(rows=window.rows[chosen], columns=window.columns))
-        out[chosen] = replay(desc, a_bits, np.ascontiguousarray(b_bits.T), epilogue=beside)
+        out[chosen] = multiply(desc, a_rows, b_rows, beside)
     return out
 
 
 def _by_region(
-    regions: Sequence[Region], problem: GemmProblem, a: Operand, b: Operand, window: Window, inputs: Inputs
+    regions: Sequence[Region], problem: GemmProblem, window: Window, inputs: Inputs, multiply: Multiply
 ) -> Bits:
     out = np.empty((len(window.rows), len(window.columns)), dtype=bits_dtype(problem.d_dtype))
     in_matrix = window.rows % problem.m
@@ -61,7 +104,7 @@ def _by_region(
         columns = np.flatnonzero((window.columns >= r.column_begin) & (window.columns < r.column_end))
         if len(rows) and len(columns):
             inside = Window(rows=window.rows[rows], columns=window.columns[columns])
-            out[np.ix_(rows, columns)] = replay_problem(r.descriptor, problem, a, b, inside, inputs=inputs)
+            out[np.ix_(rows, columns)] = _replayed(r.descriptor, problem, inside, inputs, multiply)
     return out
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 from gemmdesc.errors import LibraryError
+from gemmdesc.library.late import late_words, process_watch
 from gemmdesc.problem import DEFAULT_WORKSPACE_BYTES
 
 _PAIR = re.compile(r":([0-9]+):([0-9]+)")
@@ -26,6 +29,8 @@ class TorchSettings:
 
     A tuple assigned to ``torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction`` (or ``bf16``) sets that
     flag and ``allow_fp16_splitk``; torch knows three states, as it refuses (True, False).
+
+    ``unsettled``: why the workspaces are not known after all, in words; "" where they are.
     """
 
     workspace_bytes: int = DEFAULT_WORKSPACE_BYTES
@@ -39,6 +44,7 @@ class TorchSettings:
     allow_tf32: bool = False
     deterministic_algorithms: bool = False
     tunable_op: bool = False
+    unsettled: str = ""
 
 
 def default_workspace_bytes(sm: str) -> int:
@@ -67,6 +73,9 @@ def parse_lt_workspace(text: str | None, workspace_bytes: int) -> int:
 def read_settings(sm: str, environment: Mapping[str, str] | None = None) -> TorchSettings:
     """torch's settings now, for calls on a card of architecture ``sm``.  ``environment``: ``os.environ`` by default.
 
+    Workspaces are torch's own word where its release gives it.  Else they follow from the environment; of a variable
+    that was changed after CUDA was initialised it is not known what torch makes of it (``unsettled``).
+
     Raises:
         LibraryError: torch is not installed.
     """
@@ -74,12 +83,15 @@ def read_settings(sm: str, environment: Mapping[str, str] | None = None) -> Torc
         import torch
     except ImportError:
         raise LibraryError("torch must be installed to read its settings (got no torch)") from None
+    told = _told_workspaces() if environment is None else None
     variables = os.environ if environment is None else environment
-    workspace = parse_workspace_config(variables.get("CUBLAS_WORKSPACE_CONFIG"), default_workspace_bytes(sm))
+    watched = environment is None and told is None
     matmul = torch.backends.cuda.matmul
+    workspace, lt_workspace = told or _parsed_workspaces(variables, sm)
     return TorchSettings(
         workspace_bytes=workspace,
-        lt_workspace_bytes=parse_lt_workspace(variables.get("CUBLASLT_WORKSPACE_SIZE"), workspace),
+        lt_workspace_bytes=lt_workspace,
+        unsettled=late_words(process_watch().late(variables)) if watched else "",
         blas_library=_blas_library(),
         allow_fp16_reduced_precision_reduction=bool(matmul.allow_fp16_reduced_precision_reduction),
         allow_bf16_reduced_precision_reduction=bool(matmul.allow_bf16_reduced_precision_reduction),
@@ -90,6 +102,21 @@ def read_settings(sm: str, environment: Mapping[str, str] | None = None) -> Torc
         deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
         tunable_op=torch.cuda.is_available() and bool(torch.cuda.tunable.is_enabled()),
     )
+
+
+def _parsed_workspaces(variables: Mapping[str, str], sm: str) -> tuple[int, int]:
+    workspace = parse_workspace_config(variables.get("CUBLAS_WORKSPACE_CONFIG"), default_workspace_bytes(sm))
+    return workspace, parse_lt_workspace(variables.get("CUBLASLT_WORKSPACE_SIZE"), workspace)
+
+
+def _told_workspaces() -> tuple[int, int] | None:
+    """What torch says of its workspaces, for cuBLAS and for its own cuBLASLt calls; None where it does not."""
+    import torch
+
+    own = torch.backends.cuda
+    if not hasattr(own, "cublas_workspace_size") or not torch.cuda.is_initialized():
+        return None
+    return int(own.cublas_workspace_size()), int(own.cublaslt_workspace_size())
 
 
 def _blas_library() -> str:
@@ -106,3 +133,64 @@ def _allow_tf32() -> bool:
         return bool(torch.backends.cuda.matmul.allow_tf32)
     except RuntimeError:  # set through torch's newer precision interface, which the old one refuses to read
         return str(torch.backends.cuda.matmul.fp32_precision) == "tf32"
+
+
+@cache
+def settings_key() -> Callable[[], tuple[Any, ...]]:
+    """A function that tells torch's settings apart: two calls give equal tuples only where :func:`read_settings` would.
+
+    It reads what lies behind torch's public properties, and behind ``os.environ``, since these take half a microsecond
+    each; where a torch or a Python has no such thing, the public way serves.
+
+    Raises:
+        LibraryError: torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise LibraryError("torch must be installed to read its settings (got no torch)") from None
+    matmul = torch.backends.cuda.matmul
+    fp16 = _behind("_get_cublas_allow_fp16_reduced_precision_reduction", lambda: _reduction(matmul, "fp16"))
+    bf16 = _behind("_get_cublas_allow_bf16_reduced_precision_reduction", lambda: _reduction(matmul, "bf16"))
+    fp16_accumulation = _behind(
+        "_get_cublas_allow_fp16_accumulation", lambda: getattr(matmul, "allow_fp16_accumulation", False)
+    )
+    blas = _behind("_get_blas_preferred_backend", _blas_library)
+    tunable = _behind("_cuda_tunableop_is_enabled", lambda: False)
+    deterministic = torch.are_deterministic_algorithms_enabled
+    workspace, lt_workspace = (_variable(n) for n in ("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE"))
+    tf32 = _behind("_get_cublas_allow_tf32", _allow_tf32)
+
+    def key() -> tuple[Any, ...]:
+        try:
+            single: Any = tf32()
+        except RuntimeError:  # as in _allow_tf32
+            single = _allow_tf32()
+        return (
+            fp16(), bf16(), fp16_accumulation(), blas(), tunable(), deterministic(), single, workspace(), lt_workspace()
+        )  # fmt: skip
+
+    return key
+
+
+def _behind(name: str, otherwise: Callable[[], Any]) -> Callable[[], Any]:
+    """torch's own getter of that name, or ``otherwise``."""
+    import torch
+
+    found: Callable[[], Any] = getattr(torch._C, name, otherwise)
+    return found
+
+
+def _reduction(matmul: Any, kind: str) -> tuple[bool, bool]:
+    name = f"allow_{kind}_reduced_precision_reduction"
+    return bool(getattr(matmul, name)), bool(getattr(matmul, f"{name}_split_k"))
+
+
+def _variable(name: str) -> Callable[[], Any]:
+    """Reads an environment variable, from the dictionary that ``os.environ`` wraps where there is one."""
+    held = getattr(os.environ, "_data", None)
+    encode = getattr(os.environ, "encodekey", None)
+    if isinstance(held, dict) and encode is not None:
+        key, get = encode(name), held.get
+        return lambda: get(key)
+    return lambda: os.environ.get(name)

@@ -5,13 +5,12 @@ A kernel belongs to a family, a format and a role; sizes, seeds and draws are it
 
 from __future__ import annotations
 
-import ctypes
 import functools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError, LibraryError
+from gemmdesc.nvrtc import Kernel, load_kernels, pointer, word
 from gemmdesc.operands.families import Family, extent, hashed_bits
 from gemmdesc.operands.traced import C_PRELUDE, Program, trace
 
@@ -39,18 +38,6 @@ extern "C" __global__ void {name}({storage}* out, i64 outer, i64 k, u64 base, u6
 """
 
 
-@functools.cache
-def available() -> bool:
-    """Whether cuda-bindings and the NVRTC that belongs to it can be loaded."""
-    try:
-        from cuda.bindings import nvrtc
-
-        nvrtc.nvrtcVersion()
-    except (ImportError, RuntimeError):
-        return False
-    return True
-
-
 def fill(out: torch.Tensor, *, family: Family, dtype: DType, role: str, base: int) -> None:
     """Write the bit patterns of :func:`gemmdesc.operands.families.hashed_bits` for every (i, kk) to ``out``.
 
@@ -73,7 +60,10 @@ def fill(out: torch.Tensor, *, family: Family, dtype: DType, role: str, base: in
     if outer and k:
         stream = torch.cuda.current_stream(out.device).cuda_stream
         try:
-            _load(out.device.index, family, dtype, role).launch(out.data_ptr(), outer, k, base, stream)
+            grid, block = launch_shape(outer, k)
+            words = map(word, (outer, k, base, *extent(k)))
+            kernel = _load(out.device.index, family, dtype, role)
+            kernel.launch((*grid, 1), (*block, 1), (pointer(out.data_ptr()), *words), stream)
         except LibraryError:
             # The fault of an earlier kernel shows in any call; torch raises it as its callers know it.
             torch.cuda.synchronize(out.device)
@@ -100,85 +90,11 @@ def launch_shape(outer: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
     return (min(wanted[0], _MOST_BLOCKS[0]), min(wanted[1], _MOST_BLOCKS[1])), (along, down)
 
 
-def compile_cubin(nvrtc: Any, source: str, architecture: str) -> bytes:
-    """Machine code of ``source`` for an architecture such as ``sm_90``, by the module ``cuda.bindings.nvrtc``.
-
-    Raises:
-        LibraryError: NVRTC refuses it; the message ends with its log.
-    """
-    (program,) = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"gemmdesc_fill.cu", 0, [], []), "create a program")
-    try:
-        options = [f"--gpu-architecture={architecture}".encode()]
-        compiled = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        if int(compiled[0]):
-            (size,) = _checked(nvrtc.nvrtcGetProgramLogSize(program), "size a log")
-            log = b" " * size
-            _checked(nvrtc.nvrtcGetProgramLog(program, log), "read a log")
-            text = log.rstrip(b"\0 \n").decode(errors="replace")
-            raise LibraryError(f"NVRTC must compile a kernel for {architecture} (got {_name(compiled)}):\n{text}")
-        (size,) = _checked(nvrtc.nvrtcGetCUBINSize(program), "size machine code")
-        cubin: bytes = b" " * size
-        _checked(nvrtc.nvrtcGetCUBIN(program, cubin), "read machine code")
-        return cubin
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Kernel:
-    """A loaded kernel: cuda-bindings' driver module, the function, and the primary context that it belongs to."""
-
-    driver: Any
-    function: Any
-    context: Any
-
-    def launch(self, pointer: int, outer: int, k: int, base: int, stream: int) -> None:
-        grid, block = launch_shape(outer, k)
-        words = (outer, k, base, *extent(k))
-        arguments = (pointer, *words), (ctypes.c_void_p, *(ctypes.c_longlong for _ in words))
-        # A thread that has not called the CUDA runtime yet has no context, though torch hands it memory of its cache.
-        _checked(self.driver.cuCtxPushCurrent(self.context), "make a context current")
-        try:
-            launched = self.driver.cuLaunchKernel(
-                self.function, *grid, 1, *block, 1, 0, self.driver.CUstream(stream), arguments, 0
-            )
-        finally:
-            self.driver.cuCtxPopCurrent()
-        _checked(launched, "launch a kernel")
-
-
 @functools.cache
-def _load(device_index: int, family: Family, dtype: DType, role: str) -> _Kernel:
-    import torch
-    from cuda.bindings import driver, nvrtc
-
-    major, minor = torch.cuda.get_device_capability(device_index)
-    cubin = compile_cubin(nvrtc, kernel_source(family, dtype, role), f"sm_{major}{minor}")
-    (device,) = _checked(driver.cuDeviceGet(device_index), "find a device")
-    (context,) = _checked(driver.cuDevicePrimaryCtxRetain(device), "retain a primary context")
-    _checked(driver.cuCtxPushCurrent(context), "make a context current")
-    try:
-        (module,) = _checked(driver.cuModuleLoadData(cubin), "load a kernel")
-        (function,) = _checked(driver.cuModuleGetFunction(module, KERNEL_NAME.encode()), "find a kernel")
-    finally:
-        driver.cuCtxPopCurrent()
-    return _Kernel(driver=driver, function=function, context=context)
+def _load(device_index: int, family: Family, dtype: DType, role: str) -> Kernel:
+    (kernel,) = load_kernels(device_index, kernel_source(family, dtype, role), [KERNEL_NAME])
+    return kernel
 
 
 def _power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
-
-
-def _name(result: tuple[Any, ...]) -> str:
-    return str(getattr(result[0], "name", result[0]))
-
-
-def _checked(result: tuple[Any, ...], what: str) -> tuple[Any, ...]:
-    """What a call of cuda-bindings returned besides its status."""
-    if int(result[0]) == 0:
-        return result[1:]
-    if _name(result) == "CUDA_ERROR_OUT_OF_MEMORY":
-        import torch
-
-        raise torch.OutOfMemoryError(f"CUDA must {what} (got {_name(result)})")
-    raise LibraryError(f"CUDA must {what} (got {_name(result)})")

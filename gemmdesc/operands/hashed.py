@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from gemmdesc import nvrtc
 from gemmdesc.bits import Bits, bits_dtype
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
@@ -74,7 +75,7 @@ class HashOperand:
         check_shape(outer, k, np.empty(0, dtype=np.int64))
         place = torch.device(device)
         out = torch.empty((outer, k), dtype=torch_integer(self.dtype), device=place)
-        if place.type == "cuda" and cuda_fill.available():
+        if place.type == "cuda" and nvrtc.available():
             cuda_fill.fill(out, family=self.family, dtype=self.dtype, role=self.role, base=self._base)
         else:
             self._fill_in_tiles(out)

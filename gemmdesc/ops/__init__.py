@@ -1,13 +1,14 @@
 """What users call: ``matmul``, ``plan``, ``run``, ``run_problem``, ``explain``, ``warmup``; see ``docs/usage.md``."""
 
 from gemmdesc.ops.booked import book_planner
-from gemmdesc.ops.defaults import default_planner, reset_default_planners
+from gemmdesc.ops.defaults import clear_saved_plans, default_planner, reset_default_planners, use_saved_plans
 from gemmdesc.ops.planning import decline_counts, explain, plan, warmup
 from gemmdesc.ops.problems import run_problem
 from gemmdesc.ops.products import matmul, run
 
 __all__ = [
     "book_planner",
+    "clear_saved_plans",
     "decline_counts",
     "default_planner",
     "explain",
@@ -16,5 +17,6 @@ __all__ = [
     "reset_default_planners",
     "run",
     "run_problem",
+    "use_saved_plans",
     "warmup",
 ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 
 from gemmdesc.errors import InvalidInputError
-from gemmdesc.plan import Planner, planner_for
+from gemmdesc.plan import Planner, SavedAnswers, planner_for, saved_folder
 from gemmdesc.profiles import Level, parse_level
 
 #: Keeps two threads from making the same planner at once, each with counts of its own.
@@ -35,19 +35,71 @@ def default_planner(
         import torch
 
         device_index = int(torch.cuda.current_device())
+    level, named = parse_level(accept), None if profiles is None else Path(profiles)
     with _MAKING:
-        return _planner(device_index, None if profiles is None else Path(profiles), parse_level(accept))
+        known, key = _planners(), (device_index, named, level)
+        if key not in known:
+            folder = saved_folder() if _saving()["on"] else None
+            known[key] = planner_for(device_index, named, accept=level, saved=folder)
+        return known[key]
 
 
 @cache
-def _planner(device_index: int, profiles: Path | None, accept: Level) -> Planner:
-    return planner_for(device_index, profiles, accept=accept)
+def _planners() -> dict[tuple[int, Path | None, Level], Planner]:
+    """The planners that there are, by device, profiles and level."""
+    return {}
+
+
+@cache
+def _saving() -> dict[str, bool]:
+    """Whether planners that are made keep answers on disk."""
+    return {"on": True}
+
+
+def known_planner(device_index: int) -> Planner | None:
+    """The default planner of a device, or None before its first call."""
+    return _planners().get((device_index, None, Level.VERIFIED))
 
 
 def reset_default_planners() -> None:
     """Forget every default planner, with its plans, counts and library handles; the next call makes a new one."""
     with _MAKING:
-        _planner.cache_clear()
+        for saved in _saved():
+            saved.save()
+        _planners().clear()
+
+
+def use_saved_plans(on: bool) -> None:
+    """Whether default planners take answers that earlier processes saved, and save their own; they do unless told.
+
+    It holds for the process; ``GEMMDESC_SAVED_PLANS=off`` does the same from outside, whatever is said here.  Planners
+    made before are forgotten.
+    """
+    reset_default_planners()
+    _saving()["on"] = bool(on)
+
+
+def clear_saved_plans() -> int:
+    """Remove every file of saved answers, of all cards and releases; the number of files that there were.
+
+    The default planners of this process forget what they read; other processes keep it until they end.
+
+    Raises:
+        OSError: a file cannot be removed.
+    """
+    folder = saved_folder()
+    files = [] if folder is None else sorted(folder.glob("*/cublaslt-*.json"))
+    with _MAKING:
+        for saved in _saved():
+            saved.clear()
+    for file in files:
+        file.unlink(missing_ok=True)
+    return len(files)
+
+
+def _saved() -> list[SavedAnswers]:
+    """Those of the planners that there are."""
+    return [planner.saved for planner in _planners().values() if planner.saved is not None]
 
 
 def chosen_planner(

@@ -154,7 +154,7 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     """
     if not one.numel() or not other.numel():
         return False
-    (begin, end), (other_begin, other_end) = _extent(one), _extent(other)
+    (begin, end), (other_begin, other_end) = extent(one), extent(other)
     if end <= other_begin or other_end <= begin:
         return False
     if one.dim() != 2 or other.dim() != 2:
@@ -167,7 +167,8 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     return ahead < length or pitch - ahead < other_length
 
 
-def _extent(t: torch.Tensor) -> tuple[int, int]:
+def extent(t: torch.Tensor) -> tuple[int, int]:
+    """The addresses of a tensor's first byte, and of the one behind its last."""
     size = int(t.element_size())
     last = sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
     return int(t.data_ptr()), int(t.data_ptr()) + (last + 1) * size

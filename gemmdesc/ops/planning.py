@@ -12,7 +12,7 @@ from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.library.torch_settings import read_settings
 from gemmdesc.ops.booked import book_planner, booked_sides, opened_book, require_no_planner
 from gemmdesc.ops.defaults import chosen_planner
-from gemmdesc.ops.products import launch_plan
+from gemmdesc.ops.launching import launch_plan
 from gemmdesc.ops.sides import as_dtype, autocast_decline, meta_of, stated_sides, tensor_sides
 from gemmdesc.plan import Explanation, Plan, Planner, explain_outcome
 from gemmdesc.profiles import Level

@@ -13,7 +13,8 @@ from gemmdesc.errors import InvalidInputError
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.ops.defaults import chosen_planner
 from gemmdesc.ops.inputs import check_no_grad, check_on_gpu, check_plain, overlap, overlaps_itself, type_name
-from gemmdesc.ops.products import note_write, require_warm
+from gemmdesc.ops.launching import launch_on, note_launched, ready_program
+from gemmdesc.ops.products import note_write
 from gemmdesc.ops.sides import meta_of
 from gemmdesc.plan import Plan, Planner, mm_meta
 from gemmdesc.plan.problems import batch_strides, takes_bias, takes_c, takes_output_scale, takes_scales
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     import torch
 
     from gemmdesc.kernels.launch_kmajor import Scales
+    from gemmdesc.kernels.prepared import PreparedProgram
+    from gemmdesc.kernels.preparing import Unprepared
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,18 +119,21 @@ def run_problem(
         )
     with torch.cuda.device(a.device):
         captured = torch.cuda.is_current_stream_capturing()
-        require_warm(chosen, plan, captured=captured)
-        launch_problem(plan, tensors)
-        if not captured:
-            chosen.mark_warm(plan.variants)
+        program = ready_program(chosen, plan, out.get_device(), captured=captured)
+        launch_problem(plan, tensors, program)
+        note_launched(chosen, plan, program, captured=captured)
     note_write(out)
     return out
 
 
-def launch_problem(plan: Plan, tensors: ProblemTensors) -> None:
-    """Enqueue the plan's kernels on checked tensors, matrix by matrix of a batch; nothing is checked again."""
+def launch_problem(
+    plan: Plan, tensors: ProblemTensors, program: PreparedProgram | Unprepared | None = None
+) -> None:
+    """Enqueue the plan's kernels on checked tensors, matrix by matrix of a batch; nothing is checked again.
+
+    ``program``: the plan's on their device; without one, launches go through Triton.
+    """
     from gemmdesc.kernels.beside import Beside
-    from gemmdesc.kernels.launch_tiled import launch_choice
 
     t, batched = tensors, plan.problem.batch_count > 1
     bias = None
@@ -142,7 +148,7 @@ def launch_problem(plan: Plan, tensors: ProblemTensors) -> None:
         assert out is not None
         named = {name: x if isinstance(x, float) or not batched else x[i] for name, x in t.named.items()}
         beside = Beside(c=c, bias=bias, alpha=float(t.alpha), beta=float(t.beta), named=named)
-        launch_choice(plan.kernel, a, b, out, beside, scales=scales)
+        launch_on(program, plan, (a, b, out), beside, scales)
 
 
 def _scales(t: ProblemTensors) -> Scales | None:

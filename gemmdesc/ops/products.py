@@ -10,9 +10,11 @@ from gemmdesc.errors import Declined, DeclinedError, InvalidInputError
 from gemmdesc.library.torch_settings import TorchSettings, read_settings
 from gemmdesc.ops.booked import book_planner, book_reader, opened_book, replay_on_cpu, require_no_planner
 from gemmdesc.ops.defaults import chosen_planner
+from gemmdesc.ops.frequent import Made, frequent_products
 from gemmdesc.ops.inputs import check_on_gpu
+from gemmdesc.ops.launching import launch_plan
 from gemmdesc.ops.sides import as_dtype, autocast_decline, checked, meta_of
-from gemmdesc.plan import CaptureError, Plan, Planner, mm_meta
+from gemmdesc.plan import Plan, Planner, mm_meta
 from gemmdesc.plan.problems import is_plain
 from gemmdesc.profiles import Level
 
@@ -77,7 +79,7 @@ def matmul(
     chosen = chosen_planner(a.device.index, profiles, planner, accept)
     with torch.cuda.device(a.device):
         captured = torch.cuda.is_current_stream_capturing()
-        return multiply(chosen, a, b, out, dtype, on_decline=on_decline, captured=captured)
+        return multiply(chosen, a, b, out, dtype, on_decline=on_decline, captured=captured, out_dtype=out_dtype)
 
 
 def _from_book(
@@ -131,10 +133,12 @@ def multiply(
     on_decline: str,
     captured: bool,
     settings: TorchSettings | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """:func:`matmul` of checked tensors on the current device, the result of type ``dtype``.
 
-    ``settings``: a book's, instead of torch's at this moment, whose autocast then has no part either.
+    ``settings``: a book's, instead of torch's at this moment, whose autocast then has no part either.  ``out_dtype``:
+    the caller's, None where the result's type follows from the tensors.
 
     Raises:
         DeclinedError: declined, and ``on_decline`` is ``"raise"``.
@@ -143,6 +147,7 @@ def multiply(
     import torch
 
     planned: Plan | Declined | None = _autocast(a, out, dtype) if settings is None else None
+    noting = frequent_products().begin(planner) if settings is None else None
     target = torch.empty(_shape(a, b), dtype=dtype, device=a.device) if out is None else out
     if planned is None:
         settings = settings or read_settings(planner.device.sm)
@@ -153,6 +158,8 @@ def multiply(
         planner.count_decline(planned)
         return library_product(a, b, out, dtype)
     launch_plan(planner, planned, a, b, target, captured=captured)
+    if noting is not None:
+        frequent_products().note(noting, planned, Made(a=a, b=b, target=target, out=out, out_dtype=out_dtype))
     if out is not None:
         note_write(out)
     return target
@@ -170,32 +177,6 @@ def library_product(
         return torch.mm(a, b, dtype, out=out)
 
 
-def launch_plan(
-    planner: Planner, plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, captured: bool
-) -> None:
-    """Enqueue the plan's kernels on the current stream of the current device.
-
-    Raises:
-        CaptureError: ``captured``, and a kernel was never compiled through ``planner``.
-    """
-    require_warm(planner, plan, captured=captured)
-    from gemmdesc.kernels.launch_tiled import launch_choice
-
-    launch_choice(plan.kernel, a, b, out)
-    if not captured:
-        planner.mark_warm(plan.variants)
-
-
-def require_warm(planner: Planner, plan: Plan, *, captured: bool) -> None:
-    """Raise CaptureError where ``captured`` and a kernel of the plan was never compiled through ``planner``."""
-    cold = sorted(v.kernel for v in planner.cold(plan.variants)) if captured else []
-    if cold:
-        raise CaptureError(
-            "matmul must be warm before a graph captures it, as compiling then would break the capture; make the "
-            f"call once outside, or use gemmdesc.warmup (got kernels that are not compiled: {', '.join(cold)})"
-        )
-
-
 def run(
     plan: Plan, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, planner: Planner | None = None
 ) -> torch.Tensor:
@@ -211,6 +192,9 @@ def run(
     """
     import torch
 
+    done = frequent_products().run(plan, a, b, out, planner)
+    if done is not None:
+        return done
     wanted = getattr(torch, plan.meta.out.dtype.value)
     dtype = checked(a, b, out, wanted)
     target = torch.empty(_shape(a, b), dtype=dtype, device=a.device) if out is None else out
@@ -218,6 +202,7 @@ def run(
     require_as_planned(plan, chosen, a, b, target)
     with torch.cuda.device(a.device):
         launch_plan(chosen, plan, a, b, target, captured=torch.cuda.is_current_stream_capturing())
+    frequent_products().note_run(plan, Made(a=a, b=b, target=target, out=out), planner)
     if out is not None:
         note_write(out)
     return target

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gemmdesc.errors import Declined, GemmdescError, InvalidInputError
+from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.variants import Variant
 from gemmdesc.library.interface import Library
 from gemmdesc.library.torch_settings import TorchSettings
-from gemmdesc.plan.cache import BoundedCache
+from gemmdesc.plan.answering import Answered, Answering, Asked
+from gemmdesc.plan.cache import BoundedCache, QuickCache
 from gemmdesc.plan.cards import card_arithmetic
 from gemmdesc.plan.decide import decide, needs_launch
 from gemmdesc.plan.pinning import require_reference
 from gemmdesc.plan.posing import Posed, pose
 from gemmdesc.plan.problems import problem_meta
+from gemmdesc.plan.programs import FrequentCall
+from gemmdesc.plan.saved import SavedAnswers
 from gemmdesc.plan.values import CacheInfo, Decision, Following, MmCall, Plan, PlanKey, ProblemCall
-from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId, Refused
+from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId
 from gemmdesc.profiles import Level, Profile, ProfileIndex, index_profile, profile_digest
 from gemmdesc.routes import TensorMeta
 
@@ -31,10 +33,8 @@ DEFAULT_CAPACITY = 4096
 DEFAULT_SHARED_BYTES = 227 * 1024
 
 ProfileSource = Callable[[DeviceId, LibraryId], Profile | Declined]
-
-
-class CaptureError(GemmdescError):
-    """A CUDA graph is being captured, and the call needs something that must be made outside of one first."""
+#: Opens the answers that were saved for a card, a library and a profile's digest; None where none are kept.
+SavedSource = Callable[[DeviceId, LibraryId, str], SavedAnswers | None]
 
 
 class _Measured(NamedTuple):
@@ -48,8 +48,8 @@ class Planner:
     """Plans products on one CUDA device with one cuBLASLt; may be shared by threads.
 
     Args:
-        open_library: gives a library for the use of one thread at a time; called at once, and again whenever all that
-            were made are in use, so never more often than there are threads planning at the same moment.
+        open_library: gives a library for the use of one thread at a time; called at once unless ``identity`` is given,
+            and whenever all that were made are in use, so never more often than threads plan at the same moment.
         profiles: finds the profile of a device and library; called at once and by :meth:`reload`.
         device_index: the device as torch counts.
         shared_bytes: the most shared memory that a program may ask for there.
@@ -57,6 +57,8 @@ class Planner:
         accept: the weakest evidence that a rule may have.
         runs_on: the card whose kernels are chosen, where that is another than the library's.
         objection: what a problem declines with before the library is asked, None where it may be asked.
+        identity: the device and the library that ``open_library`` opens.
+        saved: opens the answers of earlier processes, which are then taken before the library is asked.
 
     Raises:
         LibraryError: the library cannot be opened.
@@ -75,17 +77,19 @@ class Planner:
         accept: Level = Level.VERIFIED,
         runs_on: DeviceId | None = None,
         objection: Callable[[GemmProblem], Declined | None] = lambda problem: None,
+        identity: tuple[DeviceId, LibraryId] | None = None,
+        saved: SavedSource = lambda device, library, digest: None,
     ) -> None:
         self._objection = objection
         self._plans: BoundedCache[PlanKey, Plan | Declined] = BoundedCache(capacity)
-        self._open, self._profiles = open_library, profiles
+        self._frequent: QuickCache[Any, FrequentCall] = QuickCache(capacity)
+        self._profiles, self._saved, self._capacity = profiles, saved, capacity
         self._device_index, self._shared_bytes, self._accept = device_index, shared_bytes, accept
         self._lock = Lock()
         self._declines: Counter[str] = Counter()
         self._warm: set[Variant] = set()
-        first = open_library()
-        self._idle = [first]
-        self._device, self._library = first.device, first.identity
+        self._answering = Answering(open_library, identity)
+        self._device, self._library = self._answering.device, self._answering.library
         self._runs_on = runs_on or self._device
         self._card = card_arithmetic(self._runs_on.sm)
         self._measured = self._find()
@@ -101,6 +105,16 @@ class Planner:
     @property
     def library(self) -> LibraryId:
         return self._library
+
+    @property
+    def saved(self) -> SavedAnswers | None:
+        """The answers that are kept on disk; None where none are."""
+        return self._answering.saved
+
+    @property
+    def frequent(self) -> QuickCache[Any, FrequentCall]:
+        """Calls that were planned and prepared, by what :mod:`gemmdesc.ops` finds them by; :meth:`reload` forgets."""
+        return self._frequent
 
     @property
     def profile(self) -> Profile | Declined:
@@ -202,29 +216,41 @@ class Planner:
         index = measured.rows
         if isinstance(index, Declined):
             return index
-        with self._borrowed(key.captured) as library:
-            answer = library.answer(asked)
-            if isinstance(answer, Refused):
-                reason = f"cuBLASLt {self._library.version} has no answer, {answer.status}, for {asked}"
-                return Declined(code="refused_by_library", reason=reason)
-            launch = None
-            if needs_launch(index, asked, answer, self._accept):
-                launch = self._launch(key, library, asked, answer)
-        decision = decide(
-            posed.problem, answer, launch, index=index, card=self._card, meta=posed.meta, accept=self._accept,
-            transposed=posed.transposed, reference=posed.reference, following=posed.following,
-        )  # fmt: skip
-        if isinstance(decision, Declined):
-            return decision
-        return self._assemble(key, posed, answer, launch, decision)
+        decided = self._decide(key, posed, asked, index)
+        return decided if isinstance(decided, Declined) else self._assemble(key, posed, *decided)
 
-    def _assemble(
-        self, key: PlanKey, posed: Posed, answer: AlgoConfig, launch: Launch | None, decision: Decision
-    ) -> Plan:
-        return Plan(
+    def _decide(
+        self, key: PlanKey, posed: Posed, asked: GemmProblem, index: ProfileIndex
+    ) -> tuple[Answered, Decision] | Declined:
+        """The library's answer to ``asked`` and what follows from it; a saved answer that means another order is not
+        believed.
+        """
+        how = Asked(
+            captured=key.captured, earlier=lambda answer: self._earlier_launch(key, answer),
+            needs_launch=lambda answer: needs_launch(index, asked, answer, self._accept),
+        )  # fmt: skip
+        for fresh in (False, True):
+            answered = self._answering.ask(asked, how, fresh=fresh)
+            if isinstance(answered, Declined):
+                return answered
+            decision = decide(
+                posed.problem, answered.answer, answered.launch, index=index, card=self._card, meta=posed.meta,
+                accept=self._accept, transposed=posed.transposed, reference=posed.reference,
+                following=posed.following,
+            )  # fmt: skip
+            # The regions of a call that is pinned, or followed by more, are not those of the problem that is asked.
+            other = posed.reference is not None or posed.following is not None
+            own = None if isinstance(decision, Declined) or other else decision.regions
+            if own is None or self._answering.agrees(asked, answered, own):
+                self._answering.keep(asked, answered.answer, answered.launch, own)
+                return decision if isinstance(decision, Declined) else (answered, decision)
+        raise AssertionError("what the library was just asked has no order to differ from")
+
+    def _assemble(self, key: PlanKey, posed: Posed, answered: Answered, decision: Decision) -> Plan:
+        plan = Plan(
             problem=posed.problem,
-            answer=answer,
-            launch=launch,
+            answer=answered.answer,
+            launch=answered.launch,
             row=decision.row,
             rule=decision.rule,
             regions=decision.regions,
@@ -237,54 +263,36 @@ class Planner:
             transposed=posed.transposed,
             reference=posed.reference,
         )
+        if key.captured:
+            # What the same call was prepared for outside of the capture serves within.
+            earlier = self._plans.peek(replace(key, captured=False))
+            if isinstance(earlier, Plan) and (earlier.kernel, earlier.meta) == (plan.kernel, plan.meta):
+                plan.programs.adopt(earlier.programs)
+        return plan
 
-    def _launch(self, key: PlanKey, library: Library, problem: GemmProblem, answer: AlgoConfig) -> Launch | None:
-        if not key.captured:
-            return library.launch(problem, answer)
-        # Recording a launch is a capture of its own; take the one that the same call recorded outside of this one.
+    def _earlier_launch(self, key: PlanKey, answer: AlgoConfig) -> Launch | None:
+        """What the same call recorded outside of a capture."""
         earlier = self._plans.peek(replace(key, captured=False))
-        if isinstance(earlier, Plan) and earlier.answer == answer:
-            return earlier.launch
-        raise CaptureError(
-            "plan must be made once outside the capture, as its rule reads the library's own launch; run this call, or "
-            f"gemmdesc.warmup, before the capture (got {problem})"
-        )
-
-    @contextmanager
-    def _borrowed(self, captured: bool) -> Iterator[Library]:
-        with self._lock:
-            library = self._idle.pop() if self._idle else None
-        if library is None:
-            if captured:
-                raise CaptureError(
-                    "planner must have a library handle to spare during a capture, as making one then would break it; "
-                    "plan this call before the capture (got all handles in use by other threads)"
-                )
-            library = self._open()
-        try:
-            yield library
-        finally:
-            with self._lock:
-                self._idle.append(library)
+        return earlier.launch if isinstance(earlier, Plan) and earlier.answer == answer else None
 
     def _find(self) -> _Measured:
         profile = self._profiles(self._device, self._library)
+        self._answering.saved = None
         if isinstance(profile, Declined):
             return _Measured(profile, "")
-        return _Measured(index_profile(profile), profile_digest(profile))
+        digest = profile_digest(profile)
+        self._answering.saved = self._saved(self._device, self._library, digest)
+        return _Measured(index_profile(profile), digest)
 
     def reload(self) -> None:
         """Look for the profile again, for example after a probe, and forget all plans."""
         self._measured = self._find()
         self._plans.clear()
+        self._frequent = QuickCache(self._capacity)
 
     def close(self) -> None:
-        """Close the libraries that are not in use; the planner opens new ones if it is used again."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for library in idle:
-            if isinstance(library, AbstractContextManager):
-                library.__exit__(None, None, None)
+        """Close the libraries that are not in use, and save answers; the planner opens new ones if it is used again."""
+        self._answering.close()
 
     def cache_info(self) -> CacheInfo:
         """Hits, misses, size and capacity of the plan cache."""

@@ -12,6 +12,7 @@ from gemmdesc.kernels.tiled import Choice
 from gemmdesc.kernels.variants import Variant
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.plan.needs import needed_variants
+from gemmdesc.plan.programs import Programs
 from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId
 from gemmdesc.profiles import Level, ProfileRow
 from gemmdesc.regions import Region
@@ -147,6 +148,11 @@ class Plan:
     def variants(self) -> frozenset[Variant]:
         """The compiled kernels that running the plan needs."""
         return needed_variants(self.kernel, self.meta)
+
+    @cached_property
+    def programs(self) -> Programs:
+        """What it runs by, made when it first runs on a device."""
+        return Programs()
 
     @property
     def outside_evidence(self) -> tuple[str, ...]:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 
-from gemmdesc.bits import Bits, bitwise_equal, from_float32, to_float32
+from gemmdesc.bits import bitwise_equal, from_float32, to_float32
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
-from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window
-from gemmdesc.library.replayed import replay_problem
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Replaying, Window
 from gemmdesc.mutants import mutants
 from gemmdesc.normal_form import normal_form
 from gemmdesc.operands import ConstantOperand, Family, HashOperand, MaskedOperand, Operand, RetypedOperand
+from gemmdesc.probe.beside import Asked, crosscheck, distinct_orders, product_and_replays, replays
 from gemmdesc.probe.reader import empty_inputs
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.telling import worth_mutants
@@ -100,6 +100,9 @@ def compare_rules(
 
     At most ``side`` rows and columns of D are compared.  Rival draws are built against what the ``others`` would give
     here, and against mutants.
+
+    Raises:
+        CampaignError: the library replays on its device, and a replay there differs from the CPU's.
     """
     values = surroundings(library, example, (*rules, *others))
     descs = [describe(r, values) for r in rules]
@@ -116,44 +119,30 @@ def compare_rules(
         region = lead[draw.number % len(lead)]
         return (*operands(problem, region.descriptor, draw, rivals), choose_window(problem, draw, side, region))
 
-    # The library's product is waited for by another thread: this one replays it and makes the next operands meanwhile.
+    # The library's product is waited for by another thread: this one makes the next operands meanwhile, and replays
+    # the product where the library does not.
     with ThreadPoolExecutor(1) as waiting:
         following = prepared(draws[0]) if draws else None
         for place in range(len(draws)):
             if following is None or Verdict.EQUAL not in verdicts:
                 break
-            a, b, window = following
+            made, window = following[:2], following[2]
             inputs = draw_inputs(problem, draws[place])
-            running = waiting.submit(library.run, problem, example.answer, a, b, window, inputs=inputs)
             alive = [i for i, v in enumerate(verdicts) if v is Verdict.EQUAL]
-            expected = _expected([descs[i] for i in alive], problem, (a, b), window, inputs)
+            asked = Asked(example, made, window, inputs, distinct_orders([descs[i] for i in alive], problem))
+            both = waiting.submit(product_and_replays, library, asked)
+            expected = None if isinstance(library, Replaying) else replays(asked)
             following = prepared(draws[place + 1]) if place + 1 < len(draws) else None
-            got = running.result()
-            if isinstance(got, Failed):
+            found = both.result()
+            if isinstance(found, Failed):
                 return tuple(Verdict.DECLINED if d is None else Verdict.REFERENCE_FAILED for d in descs)
-            for i, bits in zip(alive, expected, strict=True):
-                if not bitwise_equal(bits, got):
+            if expected is None:
+                expected = found[1]
+                crosscheck(asked, expected, draws[place].seed + draws[place].number)
+            for i, same in zip(alive, asked.places, strict=True):
+                if not bitwise_equal(expected[same], found[0]):
                     verdicts[i] = Verdict.DIFFERENT
     return tuple(verdicts)
-
-
-def _expected(
-    descs: Sequence[tuple[Region, ...] | None],
-    problem: GemmProblem,
-    operands: tuple[Operand, Operand],
-    window: Window,
-    inputs: Inputs,
-) -> list[Bits]:
-    """What each descriptor gives; those that owe each other the same bits are replayed once."""
-    found: dict[Hashable, Bits] = {}
-    out = []
-    for desc in descs:
-        assert desc is not None
-        same = tuple((r.bounds, normal_form(r.descriptor, problem.k).digest) for r in desc)
-        if same not in found:
-            found[same] = replay_problem(desc, problem, *operands, window, inputs=inputs)
-        out.append(found[same])
-    return out
 
 
 def operands(

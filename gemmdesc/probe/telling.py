@@ -15,6 +15,8 @@ from gemmdesc.rule import Rule, evaluate_rule
 MUTANT_K = 1 << 19
 #: The same for CUDA-core chains, whose leaves are short and many, and whose trees are read besides.
 SCALAR_MUTANT_K = 1 << 12
+#: Problems that show as many rivals of which the mutants are compared: their normal forms are what choosing costs.
+_TIED = 4
 
 
 def worth_mutants(desc: GEMMDesc, k: int) -> bool:
@@ -40,14 +42,24 @@ def shown(
 
     Where a slice ends may depend on how many operands store k contiguously.
     """
-    k = environment["k"]
-    own = evaluate_rule(rule, environment)
+    return Shown(
+        rivals=_rivals_shown(rule, rivals, environment), mutants=_mutants_shown(rule, environment, by_layout=by_layout)
+    )
+
+
+def _rivals_shown(rule: Rule, rivals: Sequence[Rule], environment: Mapping[str, int]) -> frozenset[str]:
+    own, k = evaluate_rule(rule, environment), environment["k"]
     if not isinstance(own, GEMMDesc):
-        return Shown()
-    found = frozenset(r.text for r in rivals if not _same(own, evaluate_rule(r, environment), k))
+        return frozenset()
+    return frozenset(r.text for r in rivals if not _same(own, evaluate_rule(r, environment), k))
+
+
+def _mutants_shown(rule: Rule, environment: Mapping[str, int], *, by_layout: bool = True) -> frozenset[str]:
+    own, k = evaluate_rule(rule, environment), environment["k"]
+    if not isinstance(own, GEMMDesc) or not worth_mutants(own, k):
+        return frozenset()
     layout = environment.get("k_contiguous", 0) if by_layout else 0
-    changed = mutants(own, k) if worth_mutants(own, k) else ()
-    return Shown(rivals=found, mutants=frozenset(f"{m.change} {layout}" for m in changed))
+    return frozenset(f"{m.change} {layout}" for m in mutants(own, k))
 
 
 def adding(
@@ -77,17 +89,33 @@ def most_telling(
 ) -> Iterator[int]:
     """Indices of all ``environments``: each next one shows the most that none before it showed, the earlier on a tie.
 
-    Rivals, which were right elsewhere, count before mutants.  ``environments``: see
-    :func:`gemmdesc.problem.environment`.
+    Rivals, which were right elsewhere, count before mutants; where many show as many rivals, the mutants of a few of
+    them are compared, first and last ones included.  ``environments``: see :func:`gemmdesc.problem.environment`.
     """
-    left = {i: shown(rule, rivals, e) for i, e in enumerate(environments)}
-    seen_rivals: frozenset[str] = frozenset()
-    seen_mutants: frozenset[str] = frozenset()
+    left = {i: _rivals_shown(rule, rivals, e) for i, e in enumerate(environments)}
+    by_mutants: dict[int, frozenset[str]] = {}
+    chosen: list[int] = []
+    seen: frozenset[str] = frozenset()
     while left:
-        best = max(left, key=lambda i: (len(left[i].rivals - seen_rivals), len(left[i].mutants - seen_mutants), -i))
-        seen_rivals |= left[best].rivals
-        seen_mutants |= left.pop(best).mutants
+        most = max(len(shows - seen) for shows in left.values())
+        tied = _some([i for i, shows in left.items() if len(shows - seen) == most])
+        best = tied[0]
+        if len(tied) > 1:
+            for i in (*chosen, *tied):
+                if i not in by_mutants:
+                    by_mutants[i] = _mutants_shown(rule, environments[i])
+            met = frozenset[str]().union(*(by_mutants[i] for i in chosen))
+            best = max(tied, key=lambda i: (len(by_mutants[i] - met), -i))
+        seen |= left.pop(best)
+        chosen.append(best)
         yield best
+
+
+def _some(indices: Sequence[int]) -> list[int]:
+    """At most ``_TIED`` of the indices, evenly spread."""
+    if len(indices) <= _TIED:
+        return list(indices)
+    return [indices[round(i * (len(indices) - 1) / (_TIED - 1))] for i in range(_TIED)]
 
 
 def _same(own: GEMMDesc, other: object, k: int) -> bool:

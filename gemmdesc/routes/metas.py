@@ -111,9 +111,10 @@ def nd_meta(tensor: torch.Tensor, address: int | None = None) -> NdMeta | Declin
     """
     name = str(tensor.dtype).removeprefix("torch.")
     dtype = next((d for d in DType if d.value == name), None)
-    if dtype is None or tensor.is_conj() or tensor.is_neg():
-        reason = f"elements of {tensor.dtype} (conjugated or negated) are not covered"
-        return Declined(code="out_of_scope", reason=reason)
+    if dtype is None:
+        return Declined(code="out_of_scope", reason=f"elements of {tensor.dtype} are not covered")
+    if tensor.is_conj() or tensor.is_neg():
+        return Declined(code="out_of_scope", reason="lazily conjugated or negated elements are not covered")
     return NdMeta(
         shape=tuple(tensor.shape),
         strides=tuple(tensor.stride()),

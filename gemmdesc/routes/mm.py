@@ -165,7 +165,9 @@ def scope_decline(dtype: DType, sizes: tuple[int, ...], strides: tuple[int, ...]
 
 def flags_decline(dtype: DType, out_dtype: DType, settings: TorchSettings) -> Declined | None:
     """A decline of torch's flags under which a product of ``dtype`` is another call, or one that is not measured."""
-    if settings.blas_library not in _BLAS_LIBRARIES:
+    if settings.unsettled:
+        reason = settings.unsettled
+    elif settings.blas_library not in _BLAS_LIBRARIES:
         reason = f"torch.backends.cuda.preferred_blas_library is {settings.blas_library}, not cublas"
     elif settings.tunable_op:
         reason = "torch.cuda.tunable is on, which chooses other algorithms than the heuristic's first"

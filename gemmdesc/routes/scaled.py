@@ -45,6 +45,8 @@ def route_scaled_mm(
         return Declined(code="out_of_scope", reason=f"a result of {out.dtype.value} is not measured")
     if bias is not None and bias.dtype is not out.dtype:
         return Declined(code="out_of_scope", reason=f"a bias of {bias.dtype.value} for a result of {out.dtype.value}")
+    if settings.unsettled:
+        return Declined(code="flags", reason=settings.unsettled)
     if settings.tunable_op:
         return Declined(code="flags", reason="torch.cuda.tunable is on, which chooses other algorithms")
     (rows, inner), columns = a.shape, b.shape[1]

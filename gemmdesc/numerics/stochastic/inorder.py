@@ -16,7 +16,8 @@ import numpy.typing as npt
 from gemmdesc.arithmetic.decode import decode_rows, decode_tiles
 from gemmdesc.arithmetic.epilogue import EpilogueInputs, apply_epilogue
 from gemmdesc.arithmetic.kernels import LANES, Operand, Program, tasks
-from gemmdesc.arithmetic.replay import check_operands, indices, side_of, spread, step_parameters, target_of
+from gemmdesc.arithmetic.parameters import step_parameters, storage_targets
+from gemmdesc.arithmetic.replay import check_operands, indices, side_of, spread
 from gemmdesc.bits import Bits, from_float32, to_float32
 from gemmdesc.descriptor import FusedDot, GEMMDesc, ScalarStep
 from gemmdesc.dtypes import DType
@@ -36,7 +37,7 @@ from gemmdesc.numerics.stochastic.sites import (
     element_keys,
     number_sites,
 )
-from gemmdesc.schedule import ROUNDINGS, Op, Schedule, make_schedule
+from gemmdesc.schedule import Op, Schedule, make_schedule
 
 _NO_EPILOGUE = EpilogueInputs()
 
@@ -221,7 +222,7 @@ class _Inside:
         program = Program(
             schedule.leaf_offsets, schedule.step_ends, schedule.step_offsets, rows, schedule.stack_depth
         )
-        targets = tuple(target_of(dtype, dtype.format.fraction_bits) for dtype in ROUNDINGS)
+        targets = storage_targets()
         fused = isinstance(step, ScalarStep) and step.fused
         parameters = step_parameters(step, schedule)
         settings = (targets, isinstance(step, FusedDot), fused, parameters, draws)

@@ -1,0 +1,269 @@
+"""A program ready to run on one device: kernels loaded, arguments packed, tensor maps encoded and kept by address.
+
+Running it writes the addresses that changed since the last time and calls ``cuLaunchKernelEx`` once for each step.  It
+may be used by several threads and on several streams: each call takes arguments of its own from a pool.  It holds no
+memory of the device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from gemmdesc.errors import LaunchError
+from gemmdesc.kernels.driver import (
+    SUCCESS,
+    Driver,
+    LaunchAttribute,
+    LaunchConfig,
+    TensorMap,
+    launch_attributes,
+)
+from gemmdesc.kernels.loaded import BoxFormat, LoadedKernel, NotPreparableError, flat_types
+from gemmdesc.kernels.program import Box, Program, Step, Word
+
+#: Tensor maps that a program keeps of each descriptor, one for each address.
+KEPT_MAPS = 1024
+_WORD = 8
+_STREAM_WORD = LaunchConfig.stream.offset // _WORD
+_CONFIG_WORDS = ctypes.sizeof(LaunchConfig) // _WORD
+_LARGEST_PORTABLE_CLUSTER = 8
+
+
+class KeptMaps:
+    """The tensor maps of one descriptor at the addresses met so far; the first ones go when there are many."""
+
+    def __init__(self, driver: Driver, box: Box, form: BoxFormat) -> None:
+        self._driver, self._box, self._form = driver, box, form
+        self._maps: dict[int, TensorMap] = {}
+        self._lock = Lock()
+
+    def at(self, address: int) -> TensorMap:
+        """The map of the tensor at ``address``.
+
+        Raises:
+            LaunchError: the driver refuses to encode it.
+        """
+        found = self._maps.get(address)
+        return self._made(address) if found is None else found
+
+    def _made(self, address: int) -> TensorMap:
+        box, form = self._box, self._form
+        made = self._driver.encode(
+            address, box.element, form.element_bytes, box.shape, box.strides, form.block, form.swizzle
+        )
+        with self._lock:
+            self._maps[address] = made
+            if len(self._maps) > KEPT_MAPS:
+                del self._maps[next(iter(self._maps))]
+        return made
+
+
+@dataclass(eq=False)
+class _Layout:
+    """The words of a call's arguments: first the values, then each step's parameters, then its launch configuration.
+
+    ``words``: what they hold at first.  ``pointers``: (word, word that it holds the address of).  ``addresses``: (word,
+    input, offset).  ``maps``: (word, input, offset, kept maps).  ``launches``: (first word of the configuration,
+    function, first word of the parameters).
+    """
+
+    words: list[int] = field(default_factory=list)
+    pointers: list[tuple[int, int]] = field(default_factory=list)
+    addresses: list[tuple[int, int, int]] = field(default_factory=list)
+    maps: list[tuple[int, int, int, KeptMaps]] = field(default_factory=list)
+    launches: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def add(self, value: int) -> int:
+        """A word that holds ``value``; its place."""
+        self.words.append(value & (1 << 64) - 1)
+        return len(self.words) - 1
+
+
+class _Arguments:
+    """The arguments of one call at a time, in memory of their own."""
+
+    __slots__ = ("_memory", "held", "key", "launches", "words")
+
+    def __init__(self, layout: _Layout) -> None:
+        count = len(layout.words)
+        self._memory = (ctypes.c_uint64 * count)(*layout.words)
+        begin = ctypes.addressof(self._memory)
+        self.words = memoryview(self._memory).cast("B").cast("Q")
+        for word, target in layout.pointers:
+            self.words[word] = begin + _WORD * target
+        self.launches = tuple(
+            (begin + _WORD * config, function, begin + _WORD * parameters)
+            for config, function, parameters in layout.launches
+        )
+        #: The stream and the inputs that the words are of, and the maps that they point at.
+        self.key: tuple[int, tuple[int, ...]] | None = None
+        self.held: tuple[TensorMap, ...] = ()
+
+
+class PreparedProgram:
+    """``program`` on a device, the current one, whose kernels are ``kernels``, one for each step.
+
+    ``scratch_bytes``: what each run needs of its own.  ``needs``: how many inputs a run takes.  ``launches``: kernels
+    of each run, ``variants`` among them.
+
+    Raises:
+        NotPreparableError: an argument does not suit its parameter.
+        LaunchError: the driver refuses.
+    """
+
+    def __init__(
+        self, program: Program, kernels: Sequence[LoadedKernel], driver: Driver, device_index: int
+    ) -> None:
+        self.prepared, self.launches, self.variants = True, len(program.steps), program.variants
+        self.scratch_bytes = program.scratch_bytes
+        self.needs = max(program.inputs, default=-1) + 1
+        self._driver, self._launch, self._context = driver, driver.launch, driver.primary_context(device_index)
+        #: Kernels and tables live as long as what points at them.
+        self._owned = [k.owner for k in kernels] + [
+            a for step in program.steps for a in step.arguments if hasattr(a, "data_ptr")
+        ]
+        self._attributes: list[ctypes.Array[LaunchAttribute]] = []
+        self._layout = _Layout()
+        self._values: dict[int, int] = {}
+        self._streams: list[int] = []
+        for step, kernel in zip(program.steps, kernels, strict=True):
+            self._add(step, kernel)
+        self._pool: list[_Arguments] = []
+
+    def _add(self, step: Step, kernel: LoadedKernel) -> None:
+        layout = self._layout
+        targets = list(self._parameters(step, kernel))
+        parameters = len(layout.words)
+        for target, kept in targets:
+            word = layout.add(0)
+            if kept is None:
+                layout.pointers.append((word, target))
+            else:
+                start = kept[0]
+                layout.maps.append((word, start.input, start.offset, kept[1]))
+        config = len(layout.words)
+        for word in self._config(step, kernel):
+            layout.add(word)
+        self._streams.append(config + _STREAM_WORD)
+        layout.launches.append((config, kernel.function, parameters))
+
+    def _parameters(self, step: Step, kernel: LoadedKernel) -> Iterator[tuple[int, tuple[Word, KeptMaps] | None]]:
+        """Of each parameter the word of its value, or where its tensor map comes from."""
+        arguments = [a for a in step.arguments if a is not None]
+        if len(arguments) != len(kernel.types):
+            raise NotPreparableError(f"a step must have {len(kernel.types)} arguments (got {len(arguments)})")
+        boxes = iter(kernel.boxes)
+        for argument, kind in zip(arguments, kernel.types, strict=True):
+            if isinstance(argument, Box):
+                form = next(boxes, None)
+                if form is None or not kind.startswith("tensordesc"):
+                    raise NotPreparableError(f"a descriptor must be one of the kernel's (got {kind})")
+                yield 0, (argument.start, KeptMaps(self._driver, argument, form))
+                numbers = (*argument.shape, *argument.strides)
+                for value, part in zip(numbers, flat_types([kind], [form])[1:], strict=True):
+                    yield self._value(_bits(value, part)), None
+            else:
+                yield self._argument(argument, kind), None
+        yield self._value(0), None
+        yield self._value(0), None
+
+    def _argument(self, argument: Any, kind: str) -> int:
+        if isinstance(argument, Word):
+            place = self._layout.add(0)
+            self._layout.addresses.append((place, argument.input, argument.offset))
+            return place
+        if hasattr(argument, "data_ptr"):
+            return self._value(argument.data_ptr())
+        return self._value(_bits(argument, kind))
+
+    def _value(self, bits: int) -> int:
+        """A word that holds ``bits`` for good; equal ones share it."""
+        if bits not in self._values:
+            self._values[bits] = self._layout.add(bits)
+        return self._values[bits]
+
+    def _config(self, step: Step, kernel: LoadedKernel) -> tuple[int, ...]:
+        attributes = launch_attributes(
+            clusters=kernel.clusters, cooperative=kernel.cooperative, dependent=kernel.dependent
+        )
+        self._attributes.append(attributes)
+        if kernel.clusters > _LARGEST_PORTABLE_CLUSTER:
+            self._driver.allow_large_clusters(kernel.function)
+        config = LaunchConfig(
+            step.programs * kernel.clusters, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes, 0,
+            ctypes.addressof(attributes) if len(attributes) else 0, len(attributes),
+        )  # fmt: skip
+        return struct.unpack(f"={_CONFIG_WORDS}Q", bytes(config))
+
+    def __call__(self, stream: int, inputs: tuple[int, ...]) -> None:
+        """Enqueue every step on ``stream``, a handle of the device, which is the current one.
+
+        ``inputs``: addresses, and bits of alpha and beta, in the order of :class:`~gemmdesc.kernels.program.Input`, as
+        many as :attr:`needs` at least.  The memory must stay the caller's until the steps were enqueued.
+
+        Raises:
+            LaunchError: the driver refuses a launch or a tensor map.
+        """
+        try:
+            arguments = self._pool.pop()
+        except IndexError:
+            arguments = _Arguments(self._layout)
+        key = (stream, inputs)
+        if arguments.key != key:
+            self._fill(arguments, key)
+        launch = self._launch
+        for config, function, parameters in arguments.launches:
+            status = launch(config, function, parameters, None)
+            if status != SUCCESS:
+                self._again(status, config, function, parameters)
+        self._pool.append(arguments)
+
+    def _fill(self, arguments: _Arguments, key: tuple[int, tuple[int, ...]]) -> None:
+        stream, inputs = key
+        arguments.key = None
+        words = arguments.words
+        for word, source, offset in self._layout.addresses:
+            words[word] = inputs[source] + offset
+        held = []
+        for word, source, offset, kept in self._layout.maps:
+            found = kept.at(inputs[source] + offset)
+            words[word] = found.address
+            held.append(found)
+        for word in self._streams:
+            words[word] = stream
+        arguments.held = tuple(held)
+        arguments.key = key
+
+    def _again(self, status: int, config: int, function: int, parameters: int) -> None:
+        """A thread that has not used the device yet has no context, and gets the one that the kernels are in."""
+        if self._driver.context() != self._context:
+            self._driver.make_current(self._context)
+            status = self._launch(config, function, parameters, None)
+        if status != SUCCESS:
+            raise LaunchError(f"cuLaunchKernelEx must succeed (got {self._driver.status_name(status)})")
+
+
+def _bits(value: float, kind: str) -> int:
+    """``value`` as the word that holds a parameter of type ``kind``.
+
+    Raises:
+        NotPreparableError: it does not fit.
+    """
+    try:
+        if kind == "fp32":
+            return int(struct.unpack("=I", struct.pack("=f", value))[0])
+        if kind.startswith("*"):
+            raise NotPreparableError(f"a pointer must be an address (got {value!r})")
+        return int.from_bytes(struct.pack(_PACKED[kind], value), "little")
+    except (KeyError, struct.error) as error:
+        raise NotPreparableError(f"an argument must fit {kind} ({error}) (got {value!r})") from None
+
+
+_PACKED = {
+    "i1": "=b", "i8": "=b", "u8": "=B", "i16": "=h", "u16": "=H", "i32": "=i", "u32": "=I", "i64": "=q", "u64": "=Q",
+}  # fmt: skip

@@ -1,0 +1,219 @@
+"""``gemmdesc.matmul`` of calls like one made before: found by everything that the problem depends on, and launched.
+
+A call is looked up by its operands' sizes, strides, types, alignments and devices, by the result's, by torch's settings
+and by whether a graph is being captured.  What no lookup decides is checked at each call: that autograd builds no
+graph, that autocast is off, that no tensor is a lazily negated view, and that ``out`` lies apart.  Whatever is unusual
+takes the long way, which notes what it found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from gemmdesc.library.torch_settings import settings_key
+from gemmdesc.ops.defaults import known_planner
+from gemmdesc.ops.inputs import extent
+from gemmdesc.plan import FrequentCall, Plan, Planner
+
+if TYPE_CHECKING:
+    import torch
+
+    from gemmdesc.plan.cache import QuickCache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """What a call asks torch: a tensor's device, -1 for the host; the current device and stream; its settings."""
+
+    device_of: Callable[[torch.Tensor], int]
+    current_device: Callable[[], int]
+    current_stream: Callable[[int], int]
+    is_capturing: Callable[[], bool]
+    settings: Callable[[], tuple[Any, ...]]
+
+
+@cache
+def torch_runtime() -> Runtime:
+    """torch's own."""
+    import torch
+
+    from gemmdesc.kernels.preparing import current_stream
+
+    return Runtime(
+        device_of=torch.Tensor.get_device,
+        current_device=torch.cuda.current_device,
+        current_stream=current_stream(),
+        is_capturing=torch.cuda.is_current_stream_capturing,
+        settings=settings_key(),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Noting:
+    """A call on its long way: where it will be noted, and under which settings it began."""
+
+    calls: QuickCache[Any, FrequentCall]
+    settings: tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Made:
+    """A call that was made: its tensors, the result, and the ``out`` and ``out_dtype`` that it was given."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    target: torch.Tensor
+    out: torch.Tensor | None
+    out_dtype: torch.dtype | None = None
+
+
+class FrequentProducts:
+    """Finds and runs frequent calls; any thread may use it.
+
+    Its functions give the product, or None where the call must take the long way, before anything was written.
+
+    Raises:
+        LaunchError: the CUDA driver refuses.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        import torch
+
+        self._runtime = runtime
+        self._types = frozenset((torch.Tensor, torch.nn.Parameter))
+        self._bytes = torch.uint8
+        self._grad_enabled, self._autocast = torch.is_grad_enabled, torch.is_autocast_enabled
+        self._increment = torch.autograd.graph.increment_version
+        self._on_device = torch.cuda.device
+
+    def matmul(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor | None,
+        out_dtype: torch.dtype | None,
+        planner: Planner | None,
+    ) -> torch.Tensor | None:
+        """Of :func:`gemmdesc.matmul`."""
+        types, runtime = self._types, self._runtime
+        if type(a) not in types or type(b) not in types or (out is not None and type(out) not in types):
+            return None
+        index = runtime.device_of(a)
+        if index < 0:
+            return None
+        if planner is None:
+            planner = known_planner(index)
+            if planner is None:
+                return None
+        if index != runtime.current_device():
+            with self._on_device(index):
+                return self.matmul(a, b, out, out_dtype, planner)
+        try:
+            stored = self._stored(a, b, out)
+            call = planner.frequent.get((stored, out_dtype, runtime.is_capturing(), runtime.settings()))
+        except (RuntimeError, TypeError):  # a tensor without strides or memory, or a type that is none
+            return None
+        if call is None or self._autocast("cuda"):
+            return None
+        return self._launched(call, a, b, out, index)
+
+    def run(
+        self, plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, planner: Planner | None
+    ) -> torch.Tensor | None:
+        """Of :func:`gemmdesc.ops.run`."""
+        types, runtime = self._types, self._runtime
+        if type(a) not in types or type(b) not in types or (out is not None and type(out) not in types):
+            return None
+        index = runtime.device_of(a)
+        found = plan.programs.runs.get((planner, index, out is None))
+        if found is None:
+            return None
+        if index != runtime.current_device():
+            with self._on_device(index):
+                return self.run(plan, a, b, out, planner)
+        try:
+            if self._stored(a, b, out) != found[0]:
+                return None
+        except RuntimeError:
+            return None
+        return self._launched(found[1], a, b, out, index)
+
+    def _launched(
+        self, call: FrequentCall, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, index: int
+    ) -> torch.Tensor | None:
+        if a.is_neg() or b.is_neg():
+            return None
+        if self._grad_enabled() and (a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)):
+            return None
+        at_a, at_b = a.data_ptr(), b.data_ptr()
+        if out is None:
+            target = a.new_empty(call.shape, dtype=call.dtype)
+            at_out = target.data_ptr()
+        else:
+            target, at_out = out, out.data_ptr()
+            end = at_out + call.out_bytes
+            apart = (end <= at_a or at_a + call.a_bytes <= at_out) and (end <= at_b or at_b + call.b_bytes <= at_out)
+            if not apart or out.is_neg():
+                return None
+        stream = self._runtime.current_stream(index)
+        if call.scratch_bytes:
+            scratch = a.new_empty((call.scratch_bytes,), dtype=self._bytes)
+            call.program(stream, (at_a, at_b, at_out, scratch.data_ptr(), *call.beside))
+        else:
+            call.program(stream, (at_a, at_b, at_out, 0, *call.beside))
+        if out is not None and not out.is_inference():
+            self._increment(out)
+        return target
+
+    def _stored(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> tuple[Any, ...]:
+        """How tensors are stored and where; of an address the lowest bit that is set, 0 where 256 divides it."""
+        at_a, at_b, device_of = a.data_ptr(), b.data_ptr(), self._runtime.device_of
+        operands = (
+            a.shape, a.stride(), at_a & -at_a & 255, a.dtype, b.shape, b.stride(), at_b & -at_b & 255, b.dtype,
+            device_of(b),
+        )  # fmt: skip
+        if out is None:
+            return operands
+        at_out = out.data_ptr()
+        return (*operands, out.shape, out.stride(), at_out & -at_out & 255, out.dtype, device_of(out))
+
+    def begin(self, planner: Planner) -> Noting:
+        """What :meth:`note` needs to know from before the call's settings are read."""
+        return Noting(calls=planner.frequent, settings=self._runtime.settings())
+
+    def note(self, noting: Noting, plan: Plan, made: Made) -> None:
+        """Remember a call of ``matmul``, unless it has no program, or settings changed under it."""
+        call = self._call(plan, made)
+        if call is not None and self._runtime.settings() == noting.settings:
+            stored = self._stored(made.a, made.b, made.out)
+            noting.calls.put((stored, made.out_dtype, plan.captured, noting.settings), call)
+
+    def note_run(self, plan: Plan, made: Made, planner: Planner | None) -> None:
+        """Remember a call of ``run``, unless it has no program."""
+        call = self._call(plan, made)
+        if call is not None:
+            key = (planner, self._runtime.device_of(made.a), made.out is None)
+            plan.programs.runs[key] = (self._stored(made.a, made.b, made.out), call)
+
+    def _call(self, plan: Plan, made: Made) -> FrequentCall | None:
+        from gemmdesc.kernels.prepared import PreparedProgram
+        from gemmdesc.kernels.preparing import plain_inputs
+
+        program = plan.programs.by_device.get(self._runtime.device_of(made.target))
+        if not isinstance(program, PreparedProgram):
+            return None
+        reach = [end - begin for begin, end in map(extent, (made.a, made.b, made.target))]
+        return FrequentCall(
+            program=program, scratch_bytes=program.scratch_bytes, shape=(plan.meta.m, plan.meta.n),
+            dtype=made.target.dtype, a_bytes=reach[0], b_bytes=reach[1], out_bytes=reach[2],
+            beside=plain_inputs(program),
+        )  # fmt: skip
+
+
+@cache
+def frequent_products() -> FrequentProducts:
+    """The process's, on torch's devices."""
+    return FrequentProducts(torch_runtime())

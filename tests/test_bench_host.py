@@ -1,0 +1,118 @@
+"""``scripts/bench_host.py`` without a GPU: the described structures, turns, claims, and a rehearsal of the whole."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+
+import torch
+
+from gemmdesc.kernels.preparing import Taken, record
+from gemmdesc.kernels.program import Box
+from gemmdesc.kernels.structure import Structure
+from gemmdesc.plan import needed_variants
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return importlib.import_module("bench_host"), importlib.import_module("host_structures")
+
+
+def test_every_structure_is_described_and_computed_by_it(scripts: tuple[Any, Any]) -> None:
+    cases = scripts[1].described()
+    assert {c.structure for c in cases} == {s.value for s in Structure} - {Structure.REGIONS.value}
+    assert len({c.name for c in cases}) == len(cases)
+    for case in cases:
+        choice = case.choice
+        assert choice.structure.value == case.structure
+        taken = Taken(scales=int(case.desc.a_dtype.value.startswith("float8")))
+        program = record(choice, case.meta, taken, torch.device("cpu"))
+        assert program.variants == needed_variants(choice, case.meta)
+    counts = [len(record(c.choice, c.meta, Taken(scales=1), torch.device("cpu")).steps) for c in cases]
+    assert min(counts) == 1
+    assert max(counts) >= 4
+    boxes = [sum(isinstance(a, Box) for s in record(c.choice, c.meta, Taken(scales=1), torch.device("cpu")).steps
+                 for a in s.arguments) for c in cases]  # fmt: skip
+    assert {0, 2, 3} <= set(boxes)
+
+
+def test_calls_take_turns_and_wait_between_them(scripts: tuple[Any, Any]) -> None:
+    bench, log = scripts[0], []
+    calls = {name: (lambda n=name: log.append(n)) for name in ("torch.mm(out)", "one", "two")}
+    times = bench.take_turns(calls, 0.0, Random(1), lambda: log.append("settle"), 4)
+    assert {name: len(values) for name, values in times.items()} == dict.fromkeys(calls, 5)
+    assert log.pop() == "settle"
+    turns = [log[i : i + 5] for i in range(0, len(log), 5)]
+    assert all(turn[0] == "settle" and len(set(turn[1:])) == 1 for turn in turns)
+    orders = [tuple(turn[1] for turn in turns[i : i + 3]) for i in range(0, 15, 3)]
+    assert all(sorted(order) == sorted(calls) for order in orders)
+    assert len(set(orders)) > 1
+
+
+def test_a_call_with_other_bytes_is_named_and_not_timed(scripts: tuple[Any, Any]) -> None:
+    bench, made = scripts[0], []
+    good, bad = torch.tensor([[1.0, -0.0]]), torch.tensor([[1.0, 0.0]])
+
+    def sometimes() -> torch.Tensor:
+        made.append(1)
+        return good if len(made) < 3 else bad
+
+    calls = {"torch.mm(out)": lambda: good, "same": good.clone, "zero": lambda: bad, "third time": sometimes}
+    row = bench.measured("case", {}, calls, "torch.mm(out)", 0.0, Random(0), "cpu")
+    assert (row["state"], row["differing"], "us" in row) == ("different", ["zero", "third time"], False)
+
+
+def test_bars_are_counted_at_every_case(scripts: tuple[Any, Any]) -> None:
+    bench = scripts[0]
+
+    def row(case: str, base: float, **us: float) -> dict[str, Any]:
+        named = {"torch.mm(out)": base, **{k.replace("_", "(") + (")" if "_" in k else ""): v for k, v in us.items()}}
+        return {
+            "case": case, "structure": "chain_tma", "launches": 1, "state": "equal",
+            "us": {n: {"low": v, "median": v, "high": v} for n, v in named.items()},
+            "ratio": {n: base / v for n, v in named.items() if n != "torch.mm(out)"},
+        }  # fmt: skip
+
+    rows = [
+        row("a", 10.0, run_out=10.0, matmul_out=15.0, matmul=15.1, Triton=30.0),
+        row("b", 10.0, run_out=11.0, matmul_out=8.0, matmul=14.0, Triton=20.0),
+        {"case": "c", "state": "declined", "declined": "no_rule: none"},
+    ]
+    run, matmul_out, matmul, triton = bench.cost_claims(rows)
+    assert [(c["within_the_bar"], c["of"]) for c in (run, matmul_out, matmul)] == [(1, 2), (2, 2), (1, 2)]
+    assert "within_the_bar" not in triton
+    assert triton["geomean"]["all"] == pytest.approx((1 / 3 * 1 / 2) ** 0.5, abs=1e-4)
+    assert {n: run["counts"][n] for n in ("shapes", "equal", "different", "declined")} == {
+        "shapes": 3, "equal": 2, "different": 0, "declined": 1,
+    }  # fmt: skip
+    assert run["declined_cases"] == {"c": "no_rule: none"}
+
+
+def test_the_rehearsal_writes_claims_of_the_results_format(tmp_path: Path) -> None:
+    path = tmp_path / "host.json"
+    command = [sys.executable, str(SCRIPTS / "bench_host.py"), str(path), "--seconds", "0.2", "--starts", "1"]
+    done = subprocess.run(
+        [*command, "--rehearse"], capture_output=True, text=True, check=False, cwd=SCRIPTS.parent,
+        env={**os.environ, "PYTHONPATH": str(SCRIPTS.parent)},
+    )  # fmt: skip
+    claims = json.loads(path.read_text())["claims"]
+    assert done.returncode in (0, 1), done.stderr
+    assert len(claims) == 5
+    for claim in claims:
+        assert all(claim[name] for name in ("claim", "command", "card", "versions", "date", "counts"))
+    assert claims[0]["counts"]["equal"] == 2
+    assert set(claims[-1]["seconds"]) == {"without", "with saved plans"}
+    assert not list(tmp_path.glob("*.tmp"))

@@ -1,0 +1,41 @@
+"""The examples on a card, small: what they promise holds, and stock torch fails the same comparison."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.gpu
+FOLDER = Path(__file__).resolve().parent.parent / "examples"
+
+
+def run_example(name: str, *arguments: str) -> Any:
+    command = [sys.executable, str(FOLDER / name), "--json", *arguments]
+    environment = {"PYTHONPATH": str(FOLDER.parent)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | environment, timeout=280, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return json.loads(done.stdout[done.stdout.index("{") :])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_decoder_block_four_ways(dtype: str) -> None:
+    counts = run_example("decoder_block.py", "--dtype", dtype)["counts"]
+    assert {(c["different"], c["declined"]) for c in counts.values()} == {(0, 0)}
+    assert counts["pinned"]["sequences_dependent_on_the_batch"] == 0
+    assert counts["eager"]["sequences_dependent_on_the_batch"] > 0
+
+
+def test_a_trainer_and_a_server_agree_where_both_are_pinned() -> None:
+    claim = run_example("logprob_parity.py", "--length", "12", "--sequences", "7", "--layers", "1")
+    assert claim["operations_dependent"] == []
+    assert (claim["counts"]["different"], claim["counts"]["declined"]) == (0, 0)
+    assert claim["counts"]["stock_different"] > 0
