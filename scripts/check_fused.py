@@ -206,7 +206,7 @@ def launched(desc: GEMMDesc, a: torch.Tensor, b: torch.Tensor, named: Operands) 
     """The result of ``desc`` in new memory, and the choice that computed it."""
     dtype = getattr(torch, desc.output_dtype.value)
     out = torch.empty((a.shape[0], b.shape[1]), dtype=dtype, device=a.device)
-    choice = choose_tiled(whole(desc, *out.shape), meta_of(a, b, out), CARD)
+    choice = choose_tiled(whole(desc, *out.shape), meta_of(a, b, out), CARD, fused=bool(desc.epilogue))
     if isinstance(choice, Declined):
         return choice
     launch_choice(choice, a, b, out, Beside(named=named))
@@ -245,7 +245,7 @@ def _after(epilogue: Epilogue, dtype: torch.dtype, all_of: torch.Tensor, made: t
     # Slices leave the epilogue to the kernel that follows.
     desc = following.after(describe(dtype, 16, span=8))
     out = torch.empty((512, 128), dtype=getattr(torch, desc.output_dtype.value), device=product.device)
-    choice = choose_tiled(whole(desc, 512, 128), meta_of(a, b, out), CARD)
+    choice = choose_tiled(whole(desc, 512, 128), meta_of(a, b, out), CARD, fused=True)
     if not isinstance(choice, FusedChoice):
         return {"declined": product.numel(), "reason": str(choice)}
     assert not choice.in_chain

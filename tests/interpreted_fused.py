@@ -152,7 +152,7 @@ def check(number: int, rng: np.random.Generator, told: dict[str, Any]) -> None:
     meta = KernelMeta(
         m=m, n=n, k=k, a=matrix_meta(a), b=matrix_meta(b), out=matrix_meta(out), sm_count=3, shared_bytes=232448
     )  # fmt: skip
-    choice = choose_tiled(whole(desc, m, n), meta, CARD)
+    choice = choose_tiled(whole(desc, m, n), meta, CARD, fused=True)
     if isinstance(choice, Declined):
         told["declined"][choice.reason] = told["declined"].get(choice.reason, 0) + 1
         return

@@ -88,7 +88,7 @@ def test_how_many_there_are() -> None:
     # Configs x operand types x stored types x layouts of A, B, the result x alignment.
     assert kinds["fused_tma"] == len(FUSED_CONFIGS) * 2 * 3 * 4 * 2 * 2
     assert kinds["fused_pointer"] == 4 * 2 * 3 * 5 * 2
-    assert kinds["fused_after"] == 4 * 3 * 2
+    assert kinds["fused_after"] == 4 * 3
     assert sum(kinds.values()) < 1200
 
 
@@ -105,6 +105,19 @@ def test_what_runs_after_a_product_contracts_nothing_and_moves_whole_lines(store
     assert "div.full" not in ptx
     assert re.search(r"ld\.global[a-z0-9_.:]*\.v4\.b32", ptx)
     assert re.search(r"st\.global[a-z0-9_.:]*\.v[24]\.b32", ptx)
+
+
+@pytest.mark.parametrize("stored", [DType.FLOAT16, DType.FLOAT32, DType.FLOAT8_E4M3FN])
+def test_every_layout_compiles(stored: DType) -> None:
+    """Of the smallest tiles, as what differs is how they are stored."""
+    after = [v for v in variants("fused_after") if v.stored is stored]
+    small = [v for v in variants("fused_tma", BLOCK_M=64, BLOCK_N=32, BLOCK_K=64, A_ROWS=True, B_ROWS=True)
+             if v.stored is stored and v.loaded is DType.FLOAT16]  # fmt: skip
+    tiny = [v for v in variants("fused_pointer", BLOCK_M=16, A_LAYOUT=1, B_LAYOUT=1)
+            if v.stored is stored and v.loaded is DType.FLOAT16]  # fmt: skip
+    assert (len(after), len(small), len(tiny)) == (3, 4, 2)
+    for variant in (*after, *small, *tiny):
+        compile_variant(variant, capability=90)
 
 
 @pytest.mark.parametrize("config", FUSED_CONFIGS, ids=str)

@@ -63,14 +63,11 @@ class _Parts:
 
 
 def needs_fused(desc: GEMMDesc) -> bool:
-    """Whether steps follow the product that are no product's own, or that meet a product that was rounded before."""
-    parts = _parts(desc)
-    kinds = get_args(PointwiseStep)
-    if desc.overflows or any(isinstance(s, kinds) for s in desc.epilogue):
+    """Whether steps follow the product that no other kernels do: pointwise ones, and casts to 8-bit floats."""
+    if desc.overflows or any(isinstance(s, get_args(PointwiseStep)) for s in desc.epilogue):
         return True
-    own = any(isinstance(s, AddC | ScaleOutput) for s in desc.epilogue) or any(c.opening for c in desc.cuts)
-    fits = parts.product_dtype is desc.output_dtype or desc.output_dtype in FLOAT8
-    return bool(parts.after) and fits and not own
+    own = any(isinstance(s, AddC | ScaleOutput) for s in desc.epilogue)
+    return desc.output_dtype in FLOAT8 and bool(_parts(desc).after) and not own
 
 
 def _parts(desc: GEMMDesc) -> _Parts:
@@ -131,7 +128,8 @@ def choose_fused(
         return product
     if meta.n > MOST_STRIDE:
         return declined(f"n must be at most {MOST_STRIDE} (got {meta.n})")
-    return _choice(product, False, program, parts, desc, meta, meta.out.layout(meta.m, meta.n))
+    by_rows = meta.out.layout(meta.m, meta.n) is Layout.ROWS
+    return _choice(product, False, program, parts, desc, meta, Layout.ROWS if by_rows else Layout.ANY)
 
 
 def _choice(

@@ -14,6 +14,7 @@ from gemmdesc.kernels.choose import KernelChoice
 from gemmdesc.kernels.fused import MOST_STRIDE, FusedChoice
 from gemmdesc.kernels.instructions import ALPHA, BIAS, MOST_OPERANDS, NUMBER, OPERAND_KINDS, Instructions
 from gemmdesc.kernels.launch import TORCH_TYPES, enqueue, packed_operands, tensor_descriptor
+from gemmdesc.kernels.recording import RECORDER, NotRecordableError
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variants_fused import AFTER_M, AFTER_N, fused_variant
 
@@ -35,7 +36,10 @@ def launch_fused(
 
     Raises:
         InvalidInputError: the program takes an operand that ``beside`` lacks, or one of another type or shape.
+        NotRecordableError: a program is being recorded.
     """
+    if RECORDER.get() is not None:
+        raise NotRecordableError("operands by name, whose layouts differ from call to call")
     require_operands(choice.program, out, beside)
     if choice.in_chain:
         chain = choice.product

@@ -54,9 +54,11 @@ def takes_named(choice: Choice) -> bool:
     return isinstance(choice, FusedChoice)
 
 
-def choose_whole(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> WholeChoice | Declined:
-    """The kernel that computes ``desc`` for every element, bit for bit."""
-    if needs_fused(desc):
+def choose_whole(
+    desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic, *, fused: bool = False
+) -> WholeChoice | Declined:
+    """The kernel that computes ``desc`` for every element, bit for bit; ``fused``: with what follows its product."""
+    if fused or needs_fused(desc):
         return choose_fused(desc, meta, card, choose_whole)
     if is_kmajor(desc):
         return choose_kmajor(desc, meta, card)
@@ -68,15 +70,20 @@ def choose_whole(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> Whol
     return choose_balanced(desc, meta, card) if is_balanced(desc) else choose_kernel(desc, meta, card)
 
 
-def choose_tiled(regions: Sequence[Region], meta: KernelMeta, card: CardArithmetic) -> Choice | Declined:
-    """The kernels that compute the product of ``meta``, whose rows and columns are those of ``regions``."""
+def choose_tiled(
+    regions: Sequence[Region], meta: KernelMeta, card: CardArithmetic, *, fused: bool = False
+) -> Choice | Declined:
+    """The kernels that compute the product of ``meta``, whose rows and columns are those of ``regions``.
+
+    ``fused``: the descriptors end with what a caller does after the product.
+    """
     if len(regions) == 1:
-        return choose_whole(regions[0].descriptor, meta, card)
+        return choose_whole(regions[0].descriptor, meta, card, fused=fused)
     parts = []
     for r in regions:
         rows, columns = (r.row_begin, r.row_end), (r.column_begin, r.column_end)
         inner = meta.part(rows, columns)
-        choice = choose_whole(r.descriptor, inner, card)
+        choice = choose_whole(r.descriptor, inner, card, fused=fused)
         if isinstance(choice, Declined):
             return choice
         parts.append(Part(rows=rows, columns=columns, meta=inner, choice=choice))

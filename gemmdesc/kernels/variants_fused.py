@@ -99,5 +99,6 @@ def enumerate_fused_variants(shared_bytes: int) -> Iterator[Variant]:
         pairs = [*product(_UNIT, _UNIT), (Layout.ANY, Layout.ANY)]
         for config, stored, layouts, layout in product(POINTER_CONFIGS, stored_types, pairs, _UNIT):
             yield _pointer(config, loaded, stored, layouts, layout)
-    for stored, layout, aligned in product((*_FLOATS, FLOAT8[0]), Layout, (False, True)):
+    stores = ((Layout.ROWS, True), (Layout.ROWS, False), (Layout.ANY, False))
+    for stored, (layout, aligned) in product((*_FLOATS, FLOAT8[0]), stores):
         yield _after(stored, layout, aligned)

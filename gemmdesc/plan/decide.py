@@ -55,7 +55,8 @@ def decide(
         regions = tuple(replace(r, descriptor=following.after(r.descriptor)) for r in found.regions)
         found = replace(found, regions=regions)
     turned = [_turned(r, card, transposed) for r in found.regions]
-    kernel = choose_tiled(turned, every_matrix(meta, problem, transposed=transposed), card)
+    matrices = every_matrix(meta, problem, transposed=transposed)
+    kernel = choose_tiled(turned, matrices, card, fused=following is not None)
     if isinstance(kernel, Declined):
         return kernel
     return Decision(row=found.row, rule=found.rule, regions=found.regions, kernel=kernel)
