@@ -17,10 +17,14 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
+import gemmdesc
 from gemmdesc.arithmetic.epilogue import EpilogueInputs, NamedOperand
 from gemmdesc.arithmetic.replay import replay
 from gemmdesc.bits import bits_dtype, first_mismatch, from_float32, to_float32
 from gemmdesc.descriptor import Accumulator, CastTo, Contiguous, Cut, GEMMDesc, ResidueFirst, ResidueLast, Start
+from gemmdesc.dropin import through
+from gemmdesc.dropin.planned import ready
+from gemmdesc.dropin.products import Product
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.beside import Beside
@@ -31,11 +35,16 @@ from gemmdesc.kernels.launch import matrix_meta
 from gemmdesc.kernels.launch_tiled import launch_choice
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.tiled import Choice, choose_tiled
+from gemmdesc.library.torch_settings import TorchSettings
+from gemmdesc.ops import problems
+from gemmdesc.ops.problems import launch_problem
 from gemmdesc.regions import whole
+from gemmdesc.routes import READ_FOR, address_alignment
 from tests import fused_samples
 from tests.fused_samples import FUNCTIONS, MODELS, NAMES, draw_epilogue
 from tests.interpreted_finish import drawn, exact_fma, scalar
 from tests.interpreted_kernels import CARD, STEP, draw, patch_interpreter, place
+from tests.test_dropin_planned import planner
 
 TORCH = {
     DType.FLOAT16: torch.float16, DType.BFLOAT16: torch.bfloat16, DType.FLOAT32: torch.float32,
@@ -229,17 +238,79 @@ def check_functions(dtype: DType, told: dict[str, Any]) -> None:
         count(told, choice, expected, read(out, dtype), f"{step} {dtype.value} {m}x{n}")
 
 
+class Interpreted:
+    """Products of tensors on a CPU by our kernels in the interpreter, planned for a simulated card."""
+
+    device_type = "cpu"
+
+    def circumstances(self, product: Product) -> Any:
+        return TorchSettings(), READ_FOR
+
+    def run(self, product: Product) -> Any:
+        found = ready(planner(), product, *self.circumstances(product))
+        if isinstance(found, Declined):
+            return found
+        self.kernels.append(found.plan.kernel)
+        found.fill()
+        launch_problem(found.plan, found.tensors)
+        found.finish()
+        return found.out
+
+    def __init__(self) -> None:
+        self.kernels: list[Any] = []
+
+
+def check_calls(told: dict[str, Any]) -> None:
+    """Whole calls: the product with its epilogue against torch's operators on the product alone."""
+    executor = Interpreted()
+    through.executor_of = lambda **choices: executor
+    problems.address_alignment = lambda address: 256 if address % 64 == 0 else address_alignment(address)
+    made = torch.Generator().manual_seed(0)
+
+    def drawn_tensor(*shape: int) -> torch.Tensor:
+        return (torch.randn(shape, generator=made) * torch.exp2(torch.randint(-4, 5, shape, generator=made))).half()
+
+    e, w, bias = gemmdesc.Epilogue(), drawn_tensor(40, 24), drawn_tensor(24)
+    for x in (drawn_tensor(20, 40), drawn_tensor(2, 9, 40), drawn_tensor(9, 2, 40).transpose(0, 1)):
+        shape = (*x.shape[:-1], 24)
+        cases = {
+            "bias and rows": (e.add("b").multiply("r"), {"b": bias, "r": drawn_tensor(*shape[:-1], 1)}),
+            "residual": (e.relu().add("residual"), {"residual": drawn_tensor(*shape)}),
+            "eight": (e.to(torch.float32).clamp(-9, 9).to(torch.float8_e5m2), {}),
+        }
+        for name, (epilogue, given) in cases.items():
+            # Two matrices alone take a short way that leads to a GPU.
+            plain = {"matmul": lambda x=x, **k: gemmdesc.matmul(x, w, **k) if k or x.dim() > 2 else gemmdesc.mm(x, w),
+                     "linear": lambda x=x, **k: gemmdesc.linear(x, w.T.contiguous(), bias, **k)}  # fmt: skip
+            for call, product in plain.items():
+                want = epilogue(product(), **given)
+                got = product(epilogue=epilogue, operands=given)
+                told["calls"] += 1
+                same = torch.equal(want.view(torch.uint8), got.view(torch.uint8))
+                if want.dtype != got.dtype or want.shape != got.shape or not same:
+                    told["bad"].append(f"{call} {name} {tuple(x.shape)} {executor.kernels[-1]}")
+    a, b, r = drawn_tensor(3, 16, 40), drawn_tensor(3, 40, 24), drawn_tensor(3, 16, 24)
+    want = gemmdesc.matmul(a, b) + r
+    got = gemmdesc.matmul(a, b, epilogue=e.add("r"), operands={"r": r})
+    told["calls"] += 1
+    if not torch.equal(want, got):
+        told["bad"].append("batch")
+    told["fused"] = sum(isinstance(k, FusedChoice) for k in executor.kernels)
+
+
 def main() -> None:
     patch_interpreter()
     patch_more()
     rng = np.random.default_rng(int(sys.argv[1]))
-    told: dict[str, Any] = {"counts": {}, "bad": [], "declined": {}, "functions": 0}
+    told: dict[str, Any] = {"counts": {}, "bad": [], "declined": {}, "functions": 0, "calls": 0}
     for number in range(int(sys.argv[2])):
         check(number, rng, told)
     if sys.argv[3] == "functions":
         for dtype in (DType.FLOAT16, DType.BFLOAT16):
             check_patterns(dtype, told)
             check_functions(dtype, told)
+    if sys.argv[3] == "calls":
+        check_calls(told)
     sys.stdout.write(json.dumps(told) + "\n")
 
 

@@ -22,6 +22,12 @@ def test_random_epilogues_give_the_replays_bytes_and_functions_their_models() ->
     assert result["declined"] == {}
 
 
+def test_whole_calls_are_torchs_operators_on_our_products() -> None:
+    result = told("interpreted_fused.py", "0", "0", "calls")
+    assert result["bad"] == []
+    assert (result["calls"], result["fused"]) == (19, 19)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
 def test_many_random_epilogues_give_the_replays_bytes(seed: str) -> None:
