@@ -3,7 +3,8 @@
 Arrays of a format that NumPy lacks travel as unsigned integers holding the bit patterns.  Conversions follow
 NVIDIA's ``cvt.rn``: round to nearest, ties to even, subnormals kept, overflow to infinity, and any NaN to the
 format's canonical NaN (0x7fff for float16 and bfloat16, 0x7fffffff for float32).  To 8-bit formats there is
-``cvt.rn.satfinite`` only: what lies beyond the largest finite value becomes that, infinity too, and a NaN is 0x7f.
+``cvt.rn.satfinite`` only: what lies beyond the largest finite value becomes that, infinity too, and a NaN is 0x7f;
+software may let it overflow instead.
 """
 
 from __future__ import annotations
@@ -53,8 +54,11 @@ def to_float32(bits: Bits, dtype: DType) -> npt.NDArray[np.float32]:
     raise InvalidInputError(f"dtype must be float16, bfloat16, float32 or an 8-bit float (got {dtype.value})")
 
 
-def from_float32(values: npt.ArrayLike, dtype: DType) -> Bits:
+def from_float32(values: npt.ArrayLike, dtype: DType, *, overflows: bool = False) -> Bits:
     """Bit patterns of float32 ``values`` rounded to ``dtype`` (nearest, ties to even), any shape.
+
+    ``overflows``, of an 8-bit float: what rounds beyond the largest finite value becomes infinity, or in e4m3fn NaN
+    with the value's sign.
 
     Raises:
         InvalidInputError: ``dtype`` is not float16, bfloat16, float32 or an 8-bit float.
@@ -70,6 +74,9 @@ def from_float32(values: npt.ArrayLike, dtype: DType) -> Bits:
         out = x.view(np.uint32)
     elif dtype in _LARGEST:
         out = _round8(x, dtype)
+        if overflows:
+            signed = (_LARGEST[dtype] + 1) | np.where(np.signbit(x), 0x80, 0)
+            out = np.where(_beyond8(x, dtype), signed.astype(np.uint8), out)
     else:
         raise InvalidInputError(f"dtype must be float16, bfloat16, float32 or an 8-bit float (got {dtype.value})")
     return np.where(np.isnan(x), np.asarray(_CANONICAL_NAN[dtype], dtype=bits_dtype(dtype)), out)
@@ -101,6 +108,16 @@ def _round8(x: npt.NDArray[np.float32], dtype: DType) -> Bits:
     pattern = np.searchsorted(values, np.minimum(rounded, values[-1]))
     signed: Bits = (pattern | np.where(np.signbit(x), 0x80, 0)).astype(np.uint8)
     return signed
+
+
+def _beyond8(x: npt.NDArray[np.float32], dtype: DType) -> npt.NDArray[np.bool_]:
+    """Where ``x`` rounds to the value that would follow the largest finite one, or lies beyond that."""
+    values = _values8(dtype).astype(np.float64)
+    largest = _LARGEST[dtype]
+    middle = values[largest] + (values[largest] - values[largest - 1]) / 2
+    # A tie goes to the even pattern.
+    found: npt.NDArray[np.bool_] = np.abs(x) >= middle if largest & 1 else np.abs(x) > middle
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

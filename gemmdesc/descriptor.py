@@ -14,6 +14,16 @@ from typing import get_args
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import DescriptorError
+from gemmdesc.pointwise import Add as Add
+from gemmdesc.pointwise import Approximate as Approximate
+from gemmdesc.pointwise import AtLeast as AtLeast
+from gemmdesc.pointwise import AtMost as AtMost
+from gemmdesc.pointwise import Divide as Divide
+from gemmdesc.pointwise import Gelu as Gelu
+from gemmdesc.pointwise import Multiply as Multiply
+from gemmdesc.pointwise import PointwiseStep
+from gemmdesc.pointwise import Silu as Silu
+from gemmdesc.pointwise import Tanh as Tanh
 
 #: Marks an integer field that a rule may give as an expression in the problem and the answer.
 VARIABLE = {"variable": True}
@@ -264,12 +274,20 @@ class Relu:
 
 @dataclass(frozen=True, kw_only=True)
 class CastTo:
-    """Round the running value to ``dtype``, nearest even, and go on from there in float32."""
+    """Round the running value to ``dtype``, nearest even, and go on from there in float32.
+
+    ``overflows``, of an 8-bit float: what lies beyond the largest finite value becomes infinity, or NaN with its sign
+    where the type has no infinity; otherwise it becomes that value.
+    """
 
     dtype: DType
+    overflows: bool = field(default=False, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         _instance("cast_to.dtype", self.dtype, DType)
+        _instance("cast_to.overflows", self.overflows, bool)
+        if self.overflows and self.dtype not in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2):
+            raise DescriptorError(f"cast_to.overflows must be False but for an 8-bit float (got {self.dtype.value})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +295,7 @@ class ScaleOutput:
     """Multiply by the scale of an 8-bit output, one float32 rounding."""
 
 
-EpilogueStep = Scale | AddC | AddBias | Relu | CastTo | ScaleOutput
+EpilogueStep = Scale | AddC | AddBias | Relu | CastTo | ScaleOutput | PointwiseStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,6 +329,10 @@ class GEMMDesc:
             _instance(name, getattr(self, name), tuple)
             for i, item in enumerate(getattr(self, name)):
                 _instance(f"{name}.{i}", item, *kinds)
+        for i, step in enumerate(self.epilogue):
+            last = i + 1 == len(self.epilogue) and getattr(step, "dtype", None) is self.output_dtype
+            if isinstance(step, CastTo) and step.overflows and not last:
+                raise DescriptorError(f"epilogue.{i} must come last, and cast to output_dtype (got {step})")
         for i, cut in enumerate(self.cuts[1:], 1):
             if cut.opening:
                 raise DescriptorError(f"cuts.{i}.opening must be empty but in the outermost cut (got {cut.opening})")
@@ -319,6 +341,21 @@ class GEMMDesc:
             if cast is not None and dtype is not DType.FLOAT32:
                 raise DescriptorError(f"{name}_cast must cast float32 elements (got {dtype.value})")
             _instance(f"{name}_cast", cast, OperandCast, type(None))
+
+    @property
+    def overflows(self) -> bool:
+        """Whether the output is what a last cast to an 8-bit float makes of values that are too large for it."""
+        last = self.epilogue[-1] if self.epilogue else None
+        return isinstance(last, CastTo) and last.overflows
+
+    @property
+    def keeps_nan_patterns(self) -> bool:
+        """Whether a NaN of the output is a narrower type's, widened by a cast: nothing is computed with it since."""
+        steps = [s for s in self.epilogue if not (isinstance(s, Relu) and s.keeps_nan)]
+        steps = [s for s in steps if not isinstance(s, AtLeast | AtMost)]
+        narrow = [isinstance(s, CastTo) and s.dtype is not DType.FLOAT32 for s in steps[-2:-1]]
+        widened = narrow == [True] and steps[-1] == CastTo(dtype=DType.FLOAT32)
+        return self.output_dtype is DType.FLOAT32 and widened
 
 
 def _instance(name: str, value: object, *kinds: type) -> None:

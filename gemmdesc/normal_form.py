@@ -78,8 +78,10 @@ _EMPTY_DIGEST, _NOTHING_DIGEST = _hash(b"empty"), _hash(b"nothing")
 
 def _stepped(node: _Node, steps: tuple[EpilogueStep, ...]) -> _Node:
     for step in steps:
-        if isinstance(step, CastTo):
+        if isinstance(step, CastTo) and not step.overflows:
             node = _round(node, step.dtype)
+        elif isinstance(step, CastTo):
+            node = _Node(_hash(to_text(step).encode(), node.digest), step.dtype, True)
         else:
             node = _Node(_hash(to_text(step).encode(), node.digest), DType.FLOAT32, True)
     return node

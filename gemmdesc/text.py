@@ -37,9 +37,17 @@ _TAGS: dict[str, type] = {
     "cast_to": d.CastTo,
     "scale_output": d.ScaleOutput,
     "operand_cast": d.OperandCast,
+    "add": d.Add,
+    "multiply": d.Multiply,
+    "divide": d.Divide,
+    "at_least": d.AtLeast,
+    "at_most": d.AtMost,
+    "gelu": d.Gelu,
+    "silu": d.Silu,
+    "tanh": d.Tanh,
 }
 _NAMES = {cls: tag for tag, cls in _TAGS.items()}
-_ENUMS: tuple[type[Enum], ...] = (DType, d.Short, d.Start, d.Rounding)
+_ENUMS: tuple[type[Enum], ...] = (DType, d.Short, d.Start, d.Rounding, d.Approximate)
 #: Field name -> its enumeration, for reading bare words back.
 _WORDS: dict[str, type[Enum]] = {
     "a_dtype": DType,
@@ -52,7 +60,10 @@ _WORDS: dict[str, type[Enum]] = {
     "short": d.Short,
     "start": d.Start,
     "rounding": d.Rounding,
+    "approximate": d.Approximate,
 }
+#: Fields whose bare words are names that a caller chose.
+_FREE = ("operand",)
 
 
 def to_text(value: Any, expressions: Mapping[str, str] | None = None) -> str:
@@ -65,6 +76,8 @@ def _print(value: Any, path: str, expressions: Mapping[str, str]) -> str:
         return expressions[path]
     if isinstance(value, Enum):
         return str(value.value)
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool | int):
         return repr(value)
     if isinstance(value, tuple):
@@ -138,7 +151,9 @@ def _construct(cls: type, node: ast.Call, path: str, holes: dict[str, ast.expr] 
     return cls(**values)
 
 
-def _word(word: str, name: str) -> Enum:
+def _word(word: str, name: str) -> Enum | str:
+    if name in _FREE:
+        return word
     enum = _WORDS.get(name)
     if enum is None:
         raise DescriptorError(f"{name or 'text'} must not be a bare word (got {word})")

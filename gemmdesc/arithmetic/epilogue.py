@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from gemmdesc.arithmetic.kernels import fma_float32
+from gemmdesc.arithmetic.pointwise import apply_binary, refuse_function
 from gemmdesc.bits import Bits, from_float32, to_float32
-from gemmdesc.descriptor import AddBias, AddC, CastTo, EpilogueStep, Relu, Scale, ScaleOutput
+from gemmdesc.descriptor import (
+    AddBias,
+    AddC,
+    CastTo,
+    EpilogueStep,
+    Gelu,
+    GEMMDesc,
+    Relu,
+    Scale,
+    ScaleOutput,
+    Silu,
+    Tanh,
+)
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 
 Float32Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NamedOperand:
+    """What a pointwise step reads: ``bits`` of ``dtype``, float16, bfloat16 or float32, that broadcast to (m, n)."""
+
+    bits: Bits
+    dtype: DType
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,7 +44,7 @@ class EpilogueInputs:
 
     ``alpha``, ``beta``, ``output_scale``: float32 values.  ``c``: bit patterns of ``c_dtype``, shape (m, n).  ``bias``:
     bit patterns of ``bias_dtype`` that broadcast to (m, n), so (n,) for one value per column and (m, 1) for one per
-    row.  The types are float16, bfloat16 or float32.
+    row.  The types are float16, bfloat16 or float32.  ``named``: the operands of pointwise steps by name.
 
     Raises:
         InvalidInputError: ``alpha``, ``beta`` or ``output_scale`` is no float32 value.
@@ -35,6 +57,7 @@ class EpilogueInputs:
     c_dtype: DType = DType.FLOAT32
     bias: Bits | None = None
     bias_dtype: DType = DType.FLOAT32
+    named: Mapping[str, NamedOperand] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "output_scale"):
@@ -57,7 +80,8 @@ def apply_epilogue(
     """``values`` (len(rows), len(cols)) of a product of ``shape`` after ``steps``; each rounding is to nearest even.
 
     Raises:
-        InvalidInputError: a step needs ``c`` or ``bias``, and it is missing or of another shape.
+        InvalidInputError: a step needs ``c``, ``bias`` or a named operand, and it is missing or of another shape.
+        DeclinedError: a step is a function of a GPU's (gelu, silu, tanh).
     """
     at = np.ix_(rows, cols)
     with np.errstate(all="ignore"):
@@ -76,9 +100,43 @@ def apply_epilogue(
                     values = np.where(values > 0, values, np.float32(0.0))
                 case ScaleOutput():
                     values = values * np.float32(inputs.output_scale)
+                case CastTo(dtype=DType.FLOAT32):
+                    pass
                 case CastTo(dtype=dtype):
                     values = to_float32(from_float32(values, dtype), dtype)
+                case Gelu() | Silu() | Tanh():
+                    values = refuse_function(step)
+                case _:
+                    values = apply_binary(values, step, _named(step.operand, inputs, shape)[at])
     return values
+
+
+def finished_by(
+    values: Float32Array, steps: tuple[EpilogueStep, ...], desc: GEMMDesc, inputs: EpilogueInputs
+) -> Bits:
+    """Bit patterns of ``desc.output_dtype`` of a whole matrix of ``values`` after ``steps``, the last ones of ``desc``.
+
+    Raises:
+        InvalidInputError, DeclinedError: as :func:`apply_epilogue`.
+    """
+    m, n = values.shape
+    kept = steps[:-1] if desc.overflows else steps
+    done = apply_epilogue(values, kept, inputs, shape=(m, n), rows=np.arange(m), cols=np.arange(n))
+    return finished_bits(done, desc)
+
+
+def finished_bits(values: Float32Array, desc: GEMMDesc) -> Bits:
+    """Bit patterns of ``desc.output_dtype`` of values after all its steps but a last cast that overflows."""
+    if desc.keeps_nan_patterns:
+        return np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    return from_float32(values, desc.output_dtype, overflows=desc.overflows)
+
+
+def _named(name: str, inputs: EpilogueInputs, shape: tuple[int, int]) -> Float32Array:
+    given = inputs.named.get(name)
+    if given is None:
+        raise InvalidInputError(f"{name} must be given for this descriptor's epilogue (got {', '.join(inputs.named)})")
+    return _full(name, given.bits, given.dtype, shape, broadcast=True)
 
 
 def _add_c(values: Float32Array, beta: np.float32, c: Float32Array, fused: bool) -> Float32Array:

@@ -14,7 +14,7 @@ from numba import config
 
 from gemmdesc.arithmetic.casts import cast_operand
 from gemmdesc.arithmetic.decode import decode_rows, decode_tiles
-from gemmdesc.arithmetic.epilogue import EpilogueInputs, apply_epilogue
+from gemmdesc.arithmetic.epilogue import EpilogueInputs, apply_epilogue, finished_bits
 from gemmdesc.arithmetic.kernels import LANES, Operand, Program, execute, fold_leaves, tasks
 from gemmdesc.arithmetic.parameters import step_parameters, storage_targets
 from gemmdesc.bits import Bits, bits_dtype, from_float32, to_float32
@@ -132,7 +132,8 @@ def _finished(desc: GEMMDesc, schedule: Schedule, run: _Run, finish: Finish) -> 
         values = run(replace(schedule, program=program[place:]), given=opened)
     else:
         values = run(schedule)
-    return from_float32(finish(values, desc.epilogue), desc.output_dtype)
+    steps = desc.epilogue[:-1] if desc.overflows else desc.epilogue
+    return finished_bits(finish(values, steps), desc)
 
 
 def fused_dot(step: FusedDot, a: Bits, b: Bits, c: Bits, *, a_dtype: DType, b_dtype: DType, instruction_k: int) -> Bits:

@@ -2,7 +2,8 @@
 
 import sys
 
-from gemmdesc.dropin.functional import addmm, addmm_activation, baddbmm, bmm, linear, matmul, mm, scaled_mm
+from gemmdesc.dropin.epilogue import Epilogue
+from gemmdesc.dropin.functional import addmm, addmm_activation, baddbmm, bmm, gated, linear, matmul, mm, scaled_mm
 from gemmdesc.dropin.intercept import OverrideError
 from gemmdesc.dropin.ledger import Report, report
 from gemmdesc.dropin.named import register_choices
@@ -22,6 +23,7 @@ from gemmdesc.library.late import process_watch
 __all__ = [
     "Answered",
     "BookSource",
+    "Epilogue",
     "LibrarySource",
     "Override",
     "OverrideError",
@@ -34,6 +36,7 @@ __all__ = [
     "bmm",
     "disable_override",
     "enable_override",
+    "gated",
     "is_overridden",
     "linear",
     "matmul",

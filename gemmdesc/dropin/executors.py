@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from gemmdesc.arithmetic.epilogue import EpilogueInputs, NamedOperand, finished_by
+from gemmdesc.arithmetic.pointwise import function_decline
+from gemmdesc.bits import to_float32
+from gemmdesc.descriptor import Gelu, Silu, Tanh
 from gemmdesc.dropin.memory import host_bits
 from gemmdesc.dropin.pinning import Reference
-from gemmdesc.dropin.products import Family, Product, new_result, route_of, scales_of
+from gemmdesc.dropin.products import Family, Fused, Product, new_result, route_of, scales_of
 from gemmdesc.dropin.sources import Source
+from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.library.interface import Inputs
 from gemmdesc.library.replayed import replay_problem
@@ -18,6 +24,7 @@ from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.operands import DenseOperand
 from gemmdesc.plan import Description, pinned
 from gemmdesc.problem import BIASED, GemmProblem, ScalarClass
+from gemmdesc.regions import Region
 from gemmdesc.routes import Activation, Addend, Release, Route, as_float32
 
 if TYPE_CHECKING:
@@ -32,6 +39,10 @@ class Executor(Protocol):
 
     def run(self, product: Product) -> torch.Tensor | Declined:
         """The result, in ``product.out`` where there is one; a decline leaves everything unwritten."""
+        ...
+
+    def circumstances(self, product: Product) -> tuple[TorchSettings, Release]:
+        """Torch's flags and release under which ``product`` is posed."""
         ...
 
 
@@ -62,6 +73,9 @@ class ReplayExecutor:
             route, asked = followed.route, followed.reference
         if route.activation is Activation.GELU:
             return Declined(code="out_of_scope", reason="gelu by torch's own kernel, which is not replayed")
+        unfit = fused_decline(product, route)
+        if unfit is not None:
+            return unfit
         found = self.source.look_up(asked)
         if isinstance(found, Declined):
             return found
@@ -72,6 +86,8 @@ class ReplayExecutor:
         if isinstance(order, Declined):
             return order
         a, b, inputs = _replayed_operands(product, route)
+        if product.fused is not None:
+            return _replayed_fused(product, product.fused, route, order.regions, (a, b, inputs))
         return _written(product, route, replay_problem(order.regions, route.problem, a, b, inputs=inputs))
 
     def circumstances(self, product: Product) -> tuple[TorchSettings, Release]:
@@ -81,6 +97,48 @@ class ReplayExecutor:
     def _described(self, problem: GemmProblem) -> Description | Declined:
         found = self.source.look_up(problem)
         return found if isinstance(found, Declined) else found.description
+
+
+def fused_decline(product: Product, route: Route) -> Declined | None:
+    """A decline where something follows the product that no kernel does with it, or no replay."""
+    if product.fused is None:
+        return None
+    if route.addend is Addend.IN_PLACE or route.activation is not Activation.NONE:
+        return Declined(code="out_of_scope", reason="an epilogue of a product that takes C, or has an activation")
+    if product.a.device.type == "cuda":
+        return None
+    functions = [s for s in product.fused.following.steps if isinstance(s, Gelu | Silu | Tanh)]
+    return function_decline(functions[0]) if functions else None
+
+
+def _replayed_fused(
+    product: Product, fused: Fused, route: Route, regions: Sequence[Region],
+    given: tuple[DenseOperand, DenseOperand, Inputs],
+) -> torch.Tensor:  # fmt: skip
+    """The product of the replay, then what follows it; the steps are those of any element, whatever its order."""
+    import torch
+
+    following, problem = fused.following, route.problem
+    if not following.rounded:
+        regions, problem = _as_float32(regions, problem)
+    bits = replay_problem(regions, problem, given[0], given[1], inputs=given[2])
+    matrices = bits.reshape(-1, problem.m, problem.n)
+    rows = (np.swapaxes(matrices, 1, 2) if route.swapped else matrices).reshape(-1, product.shape[-1])
+    named: dict[str, NamedOperand] = {}
+    for name, operand in fused.named.items():
+        tensor = operand if isinstance(operand, torch.Tensor) else torch.tensor([[operand]], dtype=torch.float32)
+        dtype = DType(str(tensor.dtype).removeprefix("torch."))
+        named[name] = NamedOperand(bits=host_bits(tensor.reshape(-1, tensor.shape[-1]), dtype), dtype=dtype)
+    desc = following.after(regions[0].descriptor)
+    found = finished_by(to_float32(rows, problem.d_dtype), following.steps, desc, EpilogueInputs(named=named))
+    signed = torch.from_numpy(found.view(np.dtype(f"i{found.itemsize}"))).view(fused.dtype)
+    return signed.reshape(product.shape)
+
+
+def _as_float32(regions: Sequence[Region], problem: GemmProblem) -> tuple[Sequence[Region], GemmProblem]:
+    """The same product, as float32."""
+    single = [replace(r, descriptor=replace(r.descriptor, output_dtype=DType.FLOAT32)) for r in regions]
+    return single, replace(problem, d_dtype=DType.FLOAT32)
 
 
 def split_decline(route: Route, splitk_num: int) -> Declined | None:

@@ -7,9 +7,12 @@ they run inside :func:`gemmdesc.override`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from gemmdesc.dropin import graph
+from gemmdesc.dropin.epilogue import Epilogue
+from gemmdesc.dropin.fused import fused_linear, fused_matmul, fused_scaled_mm
 from gemmdesc.dropin.lowering import Products, lowered_matmul
 from gemmdesc.dropin.refusals import as_torch_refuses
 from gemmdesc.dropin.through import Choices, through
@@ -30,6 +33,8 @@ def matmul(
     *,
     out: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    epilogue: Epilogue | None = None,
+    operands: Mapping[str, torch.Tensor] | None = None,
     **choices: Unpack[Choices],
 ) -> torch.Tensor:
     """``torch.matmul(a, b, out=out)`` with the library's bytes: 1-D, 2-D and N-D operands, broadcast and folded.
@@ -43,6 +48,9 @@ def matmul(
         b: likewise, of ``a``'s type.
         out: where the result goes.
         out_dtype: the result's type, the operands' by default; ``torch.float32`` is the other one.
+        epilogue: what follows the product in the same kernel: the result is ``epilogue(torch.matmul(a, b),
+            **operands)`` bit for bit, a new tensor.
+        operands: the tensors that the epilogue reads, by name; they broadcast to the product.
         choices: ``on_decline``, ``profiles``, ``planner``, ``book``, ``replay``, ``accept``, ``pin``; or ``named``
             alone, a name of :func:`gemmdesc.dropin.register_choices`.  While ``torch.compile`` traces, ``on_decline``
             or ``named``.
@@ -55,6 +63,9 @@ def matmul(
     """
     import torch
 
+    if epilogue is not None or operands:
+        _require_new(out, out_dtype)
+        return fused_matmul(a, b, epilogue, operands, choices)
     if torch.compiler.is_compiling():
         if out_dtype is not None and _axes(a, b) == (2, 2):
             return graph.mm(a, b, graph.graph_choices(choices, out), out_dtype)
@@ -159,7 +170,13 @@ def mm(
 
 
 def linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, **choices: Unpack[Choices]
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    epilogue: Epilogue | None = None,
+    operands: Mapping[str, torch.Tensor] | None = None,
+    **choices: Unpack[Choices],
 ) -> torch.Tensor:
     """``torch.nn.functional.linear``: ``x @ weight.T + bias``, with one rounding where torch fuses the bias.
 
@@ -167,6 +184,7 @@ def linear(
         x: (..., k).
         weight: (n, k), or (k,).
         bias: (n,).
+        epilogue, operands: as :func:`matmul`; what follows meets the product with its bias.
         choices: as :func:`matmul`.
 
     Raises:
@@ -174,6 +192,8 @@ def linear(
     """
     import torch
 
+    if epilogue is not None or operands:
+        return fused_linear(x, weight, bias, epilogue, operands, choices)
     if torch.compiler.is_compiling():
         return graph.linear(x, weight, bias, graph.graph_choices(choices))
 
@@ -279,6 +299,8 @@ def scaled_mm(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
+    epilogue: Epilogue | None = None,
+    operands: Mapping[str, torch.Tensor] | None = None,
     **choices: Unpack[Choices],
 ) -> torch.Tensor:
     """``torch._scaled_mm`` of 8-bit operands, ``a`` by rows and ``b`` by columns, with one scale for each.
@@ -302,4 +324,39 @@ def scaled_mm(
             a, b, scale_a, scale_b, bias=bias, out_dtype=out_dtype, use_fast_accum=use_fast_accum
         )  # fmt: skip
 
+    if epilogue is not None or operands:
+        return fused_scaled_mm(a, b, call, epilogue, operands, choices)
     return through("_scaled_mm", call, (a, b), choices)
+
+
+def gated(
+    x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: str = "silu", **choices: Unpack[Choices]
+) -> torch.Tensor:
+    """``act(x @ gate) * (x @ up)`` with every rounding of eager torch's: the gate of a feed-forward layer.
+
+    The second product is computed first; the first one's kernel ends with the function and the multiplication.
+
+    Args:
+        x: (..., k).
+        gate: (k, n).
+        up: (k, n).
+        activation: ``"silu"``, ``"gelu"``, ``"gelu_tanh"`` or ``"relu"``.
+        choices: as :func:`matmul`.
+
+    Raises:
+        InvalidInputError: an unknown activation, or as :func:`matmul`.
+        DeclinedError, and others: as :func:`matmul`.
+    """
+    known = {
+        "silu": Epilogue().silu(), "gelu": Epilogue().gelu(), "gelu_tanh": Epilogue().gelu("tanh"),
+        "relu": Epilogue().relu(),
+    }  # fmt: skip
+    if activation not in known:
+        raise InvalidInputError(f"activation must be one of {', '.join(known)} (got {activation!r})")
+    operands = {"up": matmul(x, up, **choices)}
+    return matmul(x, gate, epilogue=known[activation].multiply("up"), operands=operands, **choices)
+
+
+def _require_new(out: torch.Tensor | None, out_dtype: torch.dtype | None) -> None:
+    if out is not None or out_dtype is not None:
+        raise InvalidInputError("out and out_dtype must be None beside an epilogue, which ends in a type (got others)")

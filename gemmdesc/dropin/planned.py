@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gemmdesc.dropin.executors import split_decline
+from gemmdesc.dropin.executors import fused_decline, split_decline
 from gemmdesc.dropin.pinning import Reference
 from gemmdesc.dropin.products import Family, Product, new_result, operands_of, route_of
 from gemmdesc.errors import Declined
@@ -120,6 +120,9 @@ def ready(
     route = route_of(product, settings, release)
     if isinstance(route, Declined):
         return route
+    unfit = fused_decline(product, route)
+    if unfit is not None:
+        return unfit
     reference = None
     if pin is not None:
         followed = pin.pinned(product, route, lambda problem: _described(planner, problem, captured))
@@ -156,12 +159,13 @@ def _plan(
 ) -> Plan | Declined:
     metas = [meta_of(t[0] if t.dim() == 3 else t) for t in tensors]
     plain = product.family is Family.MATRIX and product.addend is None and not route.copies
-    if plain and reference is None:
+    if plain and reference is None and product.fused is None:
         return planner.plan_mm(metas[0], metas[1], metas[2], settings, captured=captured)
     bare = planner.problem_meta(route.problem, transposed=route.swapped)
     meta = mm_meta(metas[0], metas[1], metas[2], sm_count=bare.sm_count, shared_bytes=bare.shared_bytes)
     return planner.plan_problem(
-        route.problem, meta, transposed=route.swapped, captured=captured, reference=reference
+        route.problem, meta, transposed=route.swapped, captured=captured, reference=reference,
+        following=None if product.fused is None else product.fused.following,
     )  # fmt: skip
 
 
@@ -184,5 +188,15 @@ def _given(product: Product, plan: Plan, tensors: Tensors) -> ProblemTensors:
         a=a, b=b, out=out, c=out if updated else None,
         bias=addend.detach() if biased and addend is not None else None,
         alpha=as_float32(product.alpha), beta=as_float32(product.beta) if updated else 0.0, a_scale=a_scale,
-        b_scale=b_scale,
+        b_scale=b_scale, named={} if product.fused is None else _named(product),
     )  # fmt: skip
+
+
+def _named(product: Product) -> dict[str, torch.Tensor | float]:
+    """The operands of what follows, a batch of one as one matrix."""
+    import torch
+
+    assert product.fused is not None
+    alone = product.family is Family.BATCH and product.shape[0] == 1
+    named = product.fused.named.items()
+    return {name: x[0] if alone and isinstance(x, torch.Tensor) else x for name, x in named}

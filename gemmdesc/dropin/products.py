@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.library.torch_settings import TorchSettings
+from gemmdesc.plan import Following
 from gemmdesc.routes import (
     Activation,
     NdMeta,
@@ -37,12 +39,30 @@ class Family(Enum):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Fused:
+    """What is done after a product, with its operands: float32 numbers, and tensors of the product's shape, with stride
+    0 where they repeat."""
+
+    following: Following
+    named: Mapping[str, torch.Tensor | float]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the result."""
+        import torch
+
+        found: torch.dtype = getattr(torch, self.following.output_dtype.value)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Product:
     """A call of one of torch's products, its operands fit for one another.
 
     ``name``: the operator's, such as ``addmm``.  ``a``, ``b``: (m, k) and (k, n), batches of them, or (m, k) and (k,).
     ``addend``: what the result starts from, times ``beta``; of ``SCALED``, the bias.  ``out``: where the result goes, a
     new tensor of ``dtype`` where it is None.  ``scales``: of ``a`` and of ``b``, tensors of one element.
+    ``fused``: what follows the product, which is of ``dtype``.
     """
 
     name: str
@@ -57,6 +77,7 @@ class Product:
     activation: Activation = Activation.NONE
     scales: tuple[torch.Tensor, torch.Tensor] | None = None
     fast_accumulation: bool = False
+    fused: Fused | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -124,7 +145,8 @@ def new_result(product: Product) -> torch.Tensor:
 
     if product.out is not None:
         return product.out
-    return torch.empty(product.shape, dtype=product.dtype, device=product.a.device)
+    dtype = product.dtype if product.fused is None else product.fused.dtype
+    return torch.empty(product.shape, dtype=dtype, device=product.a.device)
 
 
 def operands_of(product: Product, route: Route) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,8 +17,10 @@ from gemmdesc.dropin.products import Product
 from gemmdesc.dropin.refusals import REFUSALS, is_refusal, refused
 from gemmdesc.dropin.sources import Source
 from gemmdesc.errors import Declined, DeclinedError, GemmdescError, InvalidInputError
+from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.plan import Planner
 from gemmdesc.profiles import Level
+from gemmdesc.routes import Release
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +39,11 @@ class Choices(TypedDict, total=False):
     pin: Reference | None
 
 
-def through(name: str, call: Callable[[], torch.Tensor], operands: Sequence[Any], choices: Choices) -> torch.Tensor:
-    """``call`` with its products by us, and torch's refusals as ours."""
+def through(
+    name: str, call: Callable[[], torch.Tensor], operands: Sequence[Any], choices: Choices,
+    prepare: Callable[[TorchCall, Executor], TorchCall] = lambda call, executor: call,
+) -> torch.Tensor:  # fmt: skip
+    """``call`` with its products by us, and torch's refusals as ours; ``prepare`` sees each product first."""
     given: dict[str, Any] = dict(choices)
     on_decline, named = given.pop("on_decline", "raise"), given.pop("named", None)
     require_policy(on_decline)
@@ -54,7 +59,7 @@ def through(name: str, call: Callable[[], torch.Tensor], operands: Sequence[Any]
 
     def handle(inner: TorchCall) -> Any:
         require_place(inner, guarded)
-        return answer(inner, guarded, on_decline, (process_ledger(),))
+        return answer(prepare(inner, executor), guarded, on_decline, (process_ledger(),))
 
     try:
         with intercepted_here(handle):
@@ -84,6 +89,9 @@ class _Guarded:
     @property
     def device_type(self) -> str:
         return self._executor.device_type
+
+    def circumstances(self, product: Product) -> tuple[TorchSettings, Release]:
+        return self._executor.circumstances(product)
 
     def run(self, product: Product) -> torch.Tensor | Declined:
         try:

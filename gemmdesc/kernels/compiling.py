@@ -16,12 +16,14 @@ from gemmdesc.kernels.chain import chain_pointer_kernel, chain_tma_kernel
 from gemmdesc.kernels.finish import finish_kernel
 from gemmdesc.kernels.fma_chain import fma_chain_kernel
 from gemmdesc.kernels.folded_chain import folded_chain_kernel
+from gemmdesc.kernels.fused_chain import fused_after_kernel, fused_pointer_kernel, fused_tma_kernel
 from gemmdesc.kernels.grouped_chain import grouped_chain_kernel
 from gemmdesc.kernels.kmajor_chain import kmajor_chain_kernel, kmajor_pack_kernel, scaled_merge_kernel
 from gemmdesc.kernels.merge import merge_kernel
 from gemmdesc.kernels.repack import repack_kernel
 from gemmdesc.kernels.scalar_nest import fold_level_kernel, scalar_leaves_kernel
 from gemmdesc.kernels.variants import Variant
+from gemmdesc.kernels.variants_fused import BYTES
 
 #: The kernels by the name that a Variant carries.
 KERNELS: Mapping[str, Any] = {
@@ -38,6 +40,9 @@ KERNELS: Mapping[str, Any] = {
     "kmajor_chain": kmajor_chain_kernel,
     "kmajor_pack": kmajor_pack_kernel,
     "scaled_merge": scaled_merge_kernel,
+    "fused_tma": fused_tma_kernel,
+    "fused_pointer": fused_pointer_kernel,
+    "fused_after": fused_after_kernel,
 }
 #: Pointers to buffers of our own, whose alignment the compiler may rely on.
 ALIGNED = ("packed_ptr",)
@@ -54,7 +59,7 @@ _TYPES = {DType.FLOAT16: tl.float16, DType.BFLOAT16: tl.bfloat16, DType.FLOAT32:
 
 def constants_of(variant: Variant) -> dict[str, Any]:
     """The variant's constants as Triton takes them."""
-    named = {d.value: _TYPES[d] for d in _TYPES}
+    named = {BYTES: tl.int8, **{d.value: _TYPES[d] for d in _TYPES}}
     return {name: named[value] if isinstance(value, str) else value for name, value in variant.constants}
 
 
@@ -76,7 +81,7 @@ def compile_variant(variant: Variant, *, capability: int) -> Any:
     kernel = KERNELS[variant.kernel]
     constants = constants_of(variant)
     descriptors = _descriptors(variant, constants)
-    if "out_desc" in descriptors and not constants["STORE_BY_DESCRIPTOR"]:
+    if "out_desc" in descriptors and constants.get("STORE_BY_DESCRIPTOR") is False:
         constants["out_desc"] = None
     signature: dict[str, str] = {}
     attributes = {}

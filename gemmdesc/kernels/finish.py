@@ -26,7 +26,7 @@ ROUND_BFLOAT16 = tl.constexpr(8)
 _RUN_TIME = (
     *RUN_TIME, "c_ptr", "bias_ptr", "parts", "partial_code", "merge_code", "open_end", "opening", "opening_steps",
     "steps", "step_count", "alpha", "beta", "has_c", "has_bias", "stride_cm", "stride_cn", "stride_vm", "stride_vn",
-    "stored_from",
+    "stored_from", "canonical",
 )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def finish_kernel(
     opening: tl.int64, opening_steps: tl.int32, steps: tl.int64, step_count: tl.int32,
     alpha: tl.float32, beta: tl.float32, has_c: tl.int32, has_bias: tl.int32,
     stride_cm: tl.int64, stride_cn: tl.int64, stride_vm: tl.int64, stride_vn: tl.int64,
-    stride_om: tl.int64, stride_on: tl.int64, stored_from: tl.int64,
+    stride_om: tl.int64, stride_on: tl.int64, stored_from: tl.int64, canonical: tl.int32,
     WIDE_OFFSETS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Outputs ``first`` .. ``first + size`` of the product, counted along its rows of N, from float32 [parts, size].
@@ -79,7 +79,7 @@ def finish_kernel(
     The running sum opens with ``start`` (-0.0 leaves the first part as it is), meets the ``opening`` steps, and is
     rounded by ``merge_code`` after every part, but not after the last one where ``open_end`` is 1; then come ``steps``.
     C and the bias lie as the product does, by their own strides; what is absent is not read.  ``out_ptr`` is where the
-    product's element number ``stored_from`` goes.
+    product's element number ``stored_from`` goes.  ``canonical``: 0 where a NaN keeps its pattern.
     """
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < size
@@ -108,6 +108,6 @@ def finish_kernel(
             total = round_by(total, merge_code)
     total = apply_steps(total, steps, step_count, alpha, beta, c, bias)
     nan = tl.full((BLOCK,), 0x7FFFFFFF, dtype=tl.int32).to(tl.float32, bitcast=True)
-    total = tl.where(total != total, nan, total)
+    total = tl.where((total != total) & (canonical != 0), nan, total)
     out_ptrs = out_ptr + (row * stride_om + column * stride_on - stored_from)
     tl.store(out_ptrs, total.to(out_ptr.dtype.element_ty), mask=inside)

@@ -30,7 +30,7 @@ class FinishedChoice:
 
     ``fold``: the last fold, whose last sum is not rounded where ``open_end``.  ``opening``: what the first part meets,
     in the last fold or, where ``opens_early``, before the parts are folded in groups.  ``swapped``: the sums of
-    a chain are those of the transposed product.
+    a chain are those of the transposed product.  ``canonical``: whether every NaN becomes the canonical one.
     """
 
     sums: KernelChoice | NestChoice | BalancedChoice
@@ -41,6 +41,7 @@ class FinishedChoice:
     steps: StepProgram
     output_dtype: DType
     swapped: bool
+    canonical: bool = True
 
     @property
     def structure(self) -> Structure:
@@ -90,6 +91,7 @@ def choose_finished(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> F
     return FinishedChoice(
         sums=sums, fold=cut_merges(cut)[-1] if cut else _PLAIN, open_end=bool(cut and cut.open_end), opening=opening,
         opens_early=early, steps=steps, output_dtype=desc.output_dtype, swapped=turned,
+        canonical=not desc.keeps_nan_patterns,
     )  # fmt: skip
 
 

@@ -136,13 +136,20 @@ def launch_chain(
     if not choice.structure.by_descriptor:
         _launch_pointers(choice, a, b, target, slice_stride)
         return
+    a, b, span = packed_operands(choice, a, b)
+    _launch_tma(choice, a, b, target, span, slice_stride)
+
+
+def packed_operands(
+    choice: KernelChoice, a: torch.Tensor, b: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """What a tensor-descriptor kernel of ``choice`` reads, copied where it says so, and the span of slices there."""
     slices, packing = choice.slices, choice.packing
     if packing is None:
-        _launch_tma(choice, a[:, : slices.summed_k], b[: slices.summed_k], target, slices.span, slice_stride)
-        return
+        return a[:, : slices.summed_k], b[: slices.summed_k], slices.span
     a = _pack(slices, packing, a, packing.a_source, wide_offsets=packing.a_wide)
     b = _pack(slices, packing, b.T, packing.b_source.transposed, wide_offsets=packing.b_wide).T
-    _launch_tma(choice, a, b, target, packing.span, slice_stride)
+    return a, b, packing.span
 
 
 def enqueue(variant: Variant, programs: int, *arguments: Any) -> None:

@@ -97,4 +97,5 @@ def _enqueue(
         rounding_code(fold.merge_dtype), int(choice.open_end and not in_place), opening.codes, opening.count,
         steps.codes, steps.count, beside.alpha, beside.beta, int(takes_c), int(takes_bias), *c.stride(),
         *bias.stride(), rows, columns, first if in_place else 0,
+        int(choice.canonical),
     )  # fmt: skip

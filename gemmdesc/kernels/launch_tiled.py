@@ -1,6 +1,8 @@
-"""Run any choice on CUDA tensors, on the current stream: rectangles, balanced slices, and what ``launch`` runs."""
+"""Run any choice on CUDA tensors, on the current stream, whichever structure it has."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 
@@ -8,11 +10,13 @@ from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.beside import NOTHING, Beside
 from gemmdesc.kernels.finished import FinishedChoice
 from gemmdesc.kernels.fma import FmaChoice
+from gemmdesc.kernels.fused import FusedChoice
 from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.launch import launch_here
 from gemmdesc.kernels.launch_balanced import launch_balanced
 from gemmdesc.kernels.launch_finished import launch_finished
 from gemmdesc.kernels.launch_fma import launch_fma
+from gemmdesc.kernels.launch_fused import launch_fused
 from gemmdesc.kernels.launch_kmajor import Scales, launch_kmajor
 from gemmdesc.kernels.tiled import Choice, TiledChoice
 
@@ -40,6 +44,8 @@ def launch_choice(
             launch_finished(choice, a, b, out, beside)
         case KMajorChoice():
             launch_kmajor(choice, a, b, out, scales)
+        case FusedChoice():
+            launch_fused(choice, a, b, out, beside, partial(launch_choice, scales=scales))
         case FmaChoice():
             launch_fma(choice, a, b, out)
         case _:

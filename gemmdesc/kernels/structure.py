@@ -11,7 +11,8 @@ class Structure(Enum):
     A merge follows all but the folded chain where there are slices to fold; a scalar nest is chains and their folds.
     Balanced chains are runs of slices that chain kernels store, and their folds.  K-major chains multiply 8-bit floats
     and tfloat32, fma chains float32 on CUDA cores.  Regions are rectangles of the product with kernels of their own.
-    Finished ones are sums in scratch, and one kernel that folds them and does what opens or follows the sum.
+    Finished ones are sums in scratch, and one kernel that folds them and does what opens or follows the sum.  Fused
+    ones do what eager torch would do after the product.
     """
 
     CHAIN_TMA = "chain_tma"
@@ -24,6 +25,7 @@ class Structure(Enum):
     FMA_CHAIN = "fma_chain"
     REGIONS = "regions"
     FINISHED = "finished"
+    FUSED = "fused"
 
     @property
     def by_descriptor(self) -> bool:

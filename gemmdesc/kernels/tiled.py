@@ -12,6 +12,7 @@ from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel
 from gemmdesc.kernels.finished import FinishedChoice, choose_finished, needs_finish
 from gemmdesc.kernels.fma import FmaChoice, choose_fma
+from gemmdesc.kernels.fused import FusedChoice, choose_fused, needs_fused
 from gemmdesc.kernels.kmajor import KMajorChoice, choose_kmajor, is_kmajor
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.nest import NestChoice
@@ -19,7 +20,7 @@ from gemmdesc.kernels.structure import Structure
 from gemmdesc.regions import Region
 
 #: What computes one rectangle.
-WholeChoice = KernelChoice | NestChoice | BalancedChoice | FinishedChoice | KMajorChoice | FmaChoice
+WholeChoice = KernelChoice | NestChoice | BalancedChoice | FinishedChoice | KMajorChoice | FmaChoice | FusedChoice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +47,19 @@ class TiledChoice:
 Choice = WholeChoice | TiledChoice
 
 
-def choose_whole(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> WholeChoice | Declined:
-    """The kernel that computes ``desc`` for every element, bit for bit."""
+def takes_named(choice: Choice) -> bool:
+    """Whether launching ``choice`` reads operands by name."""
+    if isinstance(choice, TiledChoice):
+        return any(takes_named(part.choice) for part in choice.parts)
+    return isinstance(choice, FusedChoice)
+
+
+def choose_whole(
+    desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic, *, fused: bool = False
+) -> WholeChoice | Declined:
+    """The kernel that computes ``desc`` for every element, bit for bit; ``fused``: with what follows its product."""
+    if fused or needs_fused(desc):
+        return choose_fused(desc, meta, card, choose_whole)
     if is_kmajor(desc):
         return choose_kmajor(desc, meta, card)
     if needs_finish(desc):
@@ -58,15 +70,20 @@ def choose_whole(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> Whol
     return choose_balanced(desc, meta, card) if is_balanced(desc) else choose_kernel(desc, meta, card)
 
 
-def choose_tiled(regions: Sequence[Region], meta: KernelMeta, card: CardArithmetic) -> Choice | Declined:
-    """The kernels that compute the product of ``meta``, whose rows and columns are those of ``regions``."""
+def choose_tiled(
+    regions: Sequence[Region], meta: KernelMeta, card: CardArithmetic, *, fused: bool = False
+) -> Choice | Declined:
+    """The kernels that compute the product of ``meta``, whose rows and columns are those of ``regions``.
+
+    ``fused``: the descriptors end with what a caller does after the product.
+    """
     if len(regions) == 1:
-        return choose_whole(regions[0].descriptor, meta, card)
+        return choose_whole(regions[0].descriptor, meta, card, fused=fused)
     parts = []
     for r in regions:
         rows, columns = (r.row_begin, r.row_end), (r.column_begin, r.column_end)
         inner = meta.part(rows, columns)
-        choice = choose_whole(r.descriptor, inner, card)
+        choice = choose_whole(r.descriptor, inner, card, fused=fused)
         if isinstance(choice, Declined):
             return choice
         parts.append(Part(rows=rows, columns=columns, meta=inner, choice=choice))

@@ -22,6 +22,7 @@ from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variant import Constant
 from gemmdesc.kernels.variant import Variant as Variant
 from gemmdesc.kernels.variants_fma import enumerate_fma_variants
+from gemmdesc.kernels.variants_fused import enumerate_fused_variants
 from gemmdesc.kernels.variants_kmajor import enumerate_kmajor_variants
 
 _MERGE = "merge"
@@ -233,6 +234,7 @@ def enumerate_variants(shared_bytes: int) -> frozenset[Variant]:
         *_finish_variants(),
         *enumerate_kmajor_variants(shared_bytes),
         *enumerate_fma_variants(),
+        *enumerate_fused_variants(shared_bytes),
     )
     return frozenset(parts)
 

@@ -55,9 +55,12 @@ def _prepared(plan: Plan, device_index: int, *, captured: bool) -> PreparedProgr
 
     from gemmdesc.kernels.preparing import Unprepared, prepare
     from gemmdesc.kernels.recording import TablesMissingError
+    from gemmdesc.kernels.tiled import takes_named
 
     if device_index < 0:
         return Unprepared(reason="tensors on a host", expected=True)
+    if takes_named(plan.kernel):
+        return Unprepared(reason="operands by name, whose layouts differ from call to call", expected=True)
     device = torch.device("cuda", device_index)
     try:
         meta = every_matrix(plan.meta, plan.problem, transposed=plan.transposed)

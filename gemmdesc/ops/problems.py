@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProblemTensors:
-    """What :func:`run_problem` is given."""
+    """What :func:`run_problem` is given; ``named``: what a plan reads that does more than its problem."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -43,6 +43,7 @@ class ProblemTensors:
     a_scale: torch.Tensor | None = None
     b_scale: torch.Tensor | None = None
     d_scale: torch.Tensor | None = None
+    named: Mapping[str, torch.Tensor | float] = field(default_factory=dict)
 
     @property
     def given(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -145,7 +146,8 @@ def launch_problem(
         assert a is not None
         assert b is not None
         assert out is not None
-        beside = Beside(c=c, bias=bias, alpha=float(t.alpha), beta=float(t.beta))
+        named = {name: x if isinstance(x, float) or not batched else x[i] for name, x in t.named.items()}
+        beside = Beside(c=c, bias=bias, alpha=float(t.alpha), beta=float(t.beta), named=named)
         launch_on(program, plan, (a, b, out), beside, scales)
 
 

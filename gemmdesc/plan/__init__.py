@@ -16,7 +16,7 @@ from gemmdesc.plan.pinning import pinned
 from gemmdesc.plan.planner import Planner
 from gemmdesc.plan.programs import FrequentCall
 from gemmdesc.plan.saved import SavedAnswers, SavedAnswersWarning, SavedInfo, SavedKey
-from gemmdesc.plan.values import CacheInfo, Decision, Description, MmCall, Plan, PlanKey, ProblemCall
+from gemmdesc.plan.values import CacheInfo, Decision, Description, Following, MmCall, Plan, PlanKey, ProblemCall
 from gemmdesc.plan.words import in_words
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Decision",
     "Description",
     "Explanation",
+    "Following",
     "FrequentCall",
     "MmCall",
     "Plan",

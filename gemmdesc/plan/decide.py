@@ -11,7 +11,7 @@ from gemmdesc.kernels.tiled import choose_tiled
 from gemmdesc.plan.cards import realised
 from gemmdesc.plan.pinning import pinned, require_reference
 from gemmdesc.plan.problems import every_matrix
-from gemmdesc.plan.values import Decision, Description
+from gemmdesc.plan.values import Decision, Description, Following
 from gemmdesc.problem import AlgoConfig, GemmProblem, Launch, environment
 from gemmdesc.profiles import Level, ProfileIndex, lookup, matching_rows
 from gemmdesc.regions import PLACE, Region, evaluate_regions
@@ -29,13 +29,14 @@ def decide(
     transposed: bool,
     accept: Level = Level.VERIFIED,
     reference: GemmProblem | None = None,
+    following: Following | None = None,
 ) -> Decision | Declined:
     """What the profile says of ``answer`` to ``problem``, evaluated there, and the kernel that computes it on ``card``.
 
     ``launch``: what the library would enqueue, None where it is unknown; few rules need it.  ``meta``: the tensors of
     the product that the kernel is to run, of a batch its first one; ``transposed``: whether that is the transpose of
     the problem's.  ``reference``: the problem that ``answer`` and ``launch`` are of, in whose order the product is
-    summed; ``problem`` itself by default.
+    summed; ``problem`` itself by default.  ``following``: what the kernel does after the product.
 
     Declines as :func:`describe` and :func:`gemmdesc.plan.pinning.pinned` do, and where no kernel computes the
     descriptor (``kernel``).
@@ -50,8 +51,12 @@ def decide(
         found = pinned(found, reference, problem)
     if isinstance(found, Declined):
         return found
-    regions = [_turned(r, card, transposed) for r in found.regions]
-    kernel = choose_tiled(regions, every_matrix(meta, problem, transposed=transposed), card)
+    if following is not None:
+        regions = tuple(replace(r, descriptor=following.after(r.descriptor)) for r in found.regions)
+        found = replace(found, regions=regions)
+    turned = [_turned(r, card, transposed) for r in found.regions]
+    matrices = every_matrix(meta, problem, transposed=transposed)
+    kernel = choose_tiled(turned, matrices, card, fused=following is not None)
     if isinstance(kernel, Declined):
         return kernel
     return Decision(row=found.row, rule=found.rule, regions=found.regions, kernel=kernel)

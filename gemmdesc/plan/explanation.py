@@ -11,6 +11,7 @@ from gemmdesc.errors import Declined
 from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.finished import FinishedChoice
 from gemmdesc.kernels.fma import FmaChoice
+from gemmdesc.kernels.fused import FusedChoice
 from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.tiled import Choice, TiledChoice
@@ -142,6 +143,9 @@ def _kernel(kernel: Choice) -> str:
         done = kernel.opening.count + kernel.steps.count
         turned = ", transposed product" if kernel.swapped else ""
         return f"{kernel.structure.value}: sums by {_kernel(kernel.sums)}; their last fold and {done} steps{turned}"
+    if isinstance(kernel, FusedChoice):
+        by = f"{_kernel(kernel.product)}{' to its end' if kernel.in_chain else ', then'}"
+        return f"{kernel.structure.value}: {by}, {kernel.program.count} steps"
     c = kernel.config
     parts = [f"{kernel.structure.value}, tiles {c.block_m}x{c.block_n}x{c.block_k}"]
     if isinstance(kernel, KMajorChoice):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET
 from gemmdesc.kernels.finished import FinishedChoice
 from gemmdesc.kernels.fma import FmaChoice
+from gemmdesc.kernels.fused import FusedChoice
 from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.nest import NestChoice
@@ -14,12 +17,14 @@ from gemmdesc.kernels.variants import (
     MERGE_BLOCK,
     Variant,
     balanced_variants,
+    chain_variant,
     finish_is_wide,
     finished_variants,
     merge_variant,
     variants_of,
 )
 from gemmdesc.kernels.variants_fma import fma_variants
+from gemmdesc.kernels.variants_fused import fused_variant
 from gemmdesc.kernels.variants_kmajor import kmajor_variants
 
 
@@ -36,6 +41,8 @@ def needed_variants(choice: Choice, meta: KernelMeta) -> frozenset[Variant]:
             return frozenset(finished_variants(choice, wide_offsets=far))
         case KMajorChoice():
             return frozenset(kmajor_variants(choice))
+        case FusedChoice():
+            return _product_variants(choice, meta) | {fused_variant(choice)}
         case FmaChoice():
             return frozenset(fma_variants(choice))
     needed = frozenset(variants_of(choice))
@@ -50,3 +57,12 @@ def needed_variants(choice: Choice, meta: KernelMeta) -> frozenset[Variant]:
         return needed
     narrow, wide = (merge_variant(merge, choice.output_dtype, wide_offsets=w) for w in (False, True))
     return needed - {narrow} | {wide}
+
+
+def _product_variants(choice: FusedChoice, meta: KernelMeta) -> frozenset[Variant]:
+    """What the product of a fused choice needs beside the kernel that ends with the rest."""
+    if choice.in_chain:
+        chain = chain_variant(choice.product)
+        return frozenset(v for v in variants_of(choice.product) if v != chain)
+    scratch = replace(meta.out, dtype=choice.product_dtype, row_stride=meta.n, column_stride=1)
+    return needed_variants(choice.product, replace(meta, out=scratch))

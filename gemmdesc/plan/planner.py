@@ -22,7 +22,7 @@ from gemmdesc.plan.posing import Posed, pose
 from gemmdesc.plan.problems import problem_meta
 from gemmdesc.plan.programs import FrequentCall
 from gemmdesc.plan.saved import SavedAnswers
-from gemmdesc.plan.values import CacheInfo, Decision, MmCall, Plan, PlanKey, ProblemCall
+from gemmdesc.plan.values import CacheInfo, Decision, Following, MmCall, Plan, PlanKey, ProblemCall
 from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId
 from gemmdesc.profiles import Level, Profile, ProfileIndex, index_profile, profile_digest
 from gemmdesc.routes import TensorMeta
@@ -155,12 +155,14 @@ class Planner:
         transposed: bool = False,
         captured: bool = False,
         reference: GemmProblem | None = None,
+        following: Following | None = None,
     ) -> Plan | Declined:
         """The plan of a problem stated in the library's own terms; ``meta`` describes the tensors of its product.
 
         Of a batch it describes the first product; the others lie as far on as the problem says.  ``transposed``:
         ``meta`` is of the transposed product, as torch's row-major tensors are.  ``reference``: the library is asked
-        for that problem, and its order there is that of every row here.
+        for that problem, and its order there is that of every row here.  ``following``: what the kernels do after the
+        product; ``meta.out`` is then of the result's type.
 
         Declines where there is no profile (``no_profile``), the library has no answer (``refused_by_library``), and as
         :func:`gemmdesc.plan.decide` does.
@@ -176,7 +178,9 @@ class Planner:
             raise InvalidInputError(f"meta must have the problem's m, n and k, {wanted} (got {got})")
         if reference is not None:
             require_reference(problem, reference)
-        call = ProblemCall(problem=problem, meta=meta, transposed=transposed, reference=reference)
+        call = ProblemCall(
+            problem=problem, meta=meta, transposed=transposed, reference=reference, following=following
+        )
         return self._plan(call, captured)
 
     def problem_meta(self, problem: GemmProblem, *, transposed: bool = False) -> KernelMeta:
@@ -232,9 +236,11 @@ class Planner:
             decision = decide(
                 posed.problem, answered.answer, answered.launch, index=index, card=self._card, meta=posed.meta,
                 accept=self._accept, transposed=posed.transposed, reference=posed.reference,
+                following=posed.following,
             )  # fmt: skip
-            # A pinned call's regions are its own, and not those of the problem that is asked.
-            own = None if isinstance(decision, Declined) or posed.reference is not None else decision.regions
+            # The regions of a call that is pinned, or followed by more, are not those of the problem that is asked.
+            other = posed.reference is not None or posed.following is not None
+            own = None if isinstance(decision, Declined) or other else decision.regions
             if own is None or self._answering.agrees(asked, answered, own):
                 self._answering.keep(asked, answered.answer, answered.launch, own)
                 return decision if isinstance(decision, Declined) else (answered, decision)

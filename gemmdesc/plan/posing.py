@@ -8,7 +8,7 @@ from gemmdesc.errors import Declined
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.plan.decide import mm_meta
 from gemmdesc.plan.pinning import with_rows
-from gemmdesc.plan.values import MmCall, ProblemCall
+from gemmdesc.plan.values import Following, MmCall, ProblemCall
 from gemmdesc.problem import GemmProblem
 from gemmdesc.routes import route_mm, swaps_operands
 
@@ -18,13 +18,14 @@ class Posed:
     """A call's problem, and the tensors of its product as the kernels see them.
 
     ``transposed``: whether what the kernels compute is the transpose of the problem's product.  ``reference``: of a
-    pinned call, the problem that the library is asked for.
+    pinned call, the problem that the library is asked for.  ``following``: what the kernels do after the product.
     """
 
     problem: GemmProblem
     meta: KernelMeta
     transposed: bool
     reference: GemmProblem | None
+    following: Following | None = None
 
 
 def pose(call: MmCall | ProblemCall, *, sm_count: int, shared_bytes: int) -> Posed | Declined:
@@ -33,7 +34,10 @@ def pose(call: MmCall | ProblemCall, *, sm_count: int, shared_bytes: int) -> Pos
     Declines as :func:`gemmdesc.routes.route_mm`, at the call's own sizes and at those that it is pinned to.
     """
     if isinstance(call, ProblemCall):
-        return Posed(problem=call.problem, meta=call.meta, transposed=call.transposed, reference=call.reference)
+        return Posed(
+            problem=call.problem, meta=call.meta, transposed=call.transposed, reference=call.reference,
+            following=call.following,
+        )  # fmt: skip
     problem = route_mm(call.a, call.b, call.out, call.settings)
     if isinstance(problem, Declined):
         return _with_layouts(problem, call)

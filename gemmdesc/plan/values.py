@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.descriptor import CastTo, EpilogueStep, GEMMDesc
+from gemmdesc.dtypes import DType
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.tiled import Choice
 from gemmdesc.kernels.variants import Variant
@@ -34,17 +35,38 @@ class MmCall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Following:
+    """What is done with a product after the library would have stored it, and the type of the result.
+
+    ``rounded``: whether it meets the product as it would have been stored, or the float32 value before that.
+    """
+
+    steps: tuple[EpilogueStep, ...]
+    output_dtype: DType
+    rounded: bool = True
+
+    def after(self, descriptor: GEMMDesc) -> GEMMDesc:
+        """``descriptor`` with all that."""
+        stored = (CastTo(dtype=descriptor.output_dtype),) if self.rounded else ()
+        return replace(
+            descriptor, epilogue=(*descriptor.epilogue, *stored, *self.steps), output_dtype=self.output_dtype
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProblemCall:
     """A problem stated in the library's own terms, and the tensors of its product as the kernels see them.
 
     ``transposed``: ``meta`` is of the transposed product, whose bits are the same.  ``reference``: what the library is
-    asked instead, None where it is asked for the problem itself.
+    asked instead, None where it is asked for the problem itself.  ``following``: what the kernels do after the
+    product; the type of ``meta.out`` is then that of the result.
     """
 
     problem: GemmProblem
     meta: KernelMeta
     transposed: bool = False
     reference: GemmProblem | None = None
+    following: Following | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

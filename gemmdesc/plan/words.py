@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gemmdesc.descriptor import (
+    Add,
     AddBias,
     AddC,
+    AtLeast,
+    AtMost,
     Balanced,
     CastTo,
     Contiguous,
     Cut,
+    Divide,
     EpilogueStep,
     FusedDot,
+    Gelu,
     GEMMDesc,
     Layout,
+    Multiply,
     Relu,
     ResidueFirst,
     Rounding,
@@ -22,9 +28,12 @@ from gemmdesc.descriptor import (
     Scale,
     ScaleOutput,
     Short,
+    Silu,
     Start,
     Strided,
+    Tanh,
 )
+from gemmdesc.pointwise import PointwiseStep
 from gemmdesc.regions import Region
 
 _ROUNDED = {
@@ -138,5 +147,28 @@ def _step(step: EpilogueStep) -> str:
             return f"the larger of it and +0.0{'' if keeps_nan else ', NaN made +0.0'}"
         case ScaleOutput():
             return "times the output's scale, rounded to float32"
-        case CastTo(dtype=dtype):
-            return f"rounded to {dtype.value}, to nearest even"
+        case CastTo(dtype=dtype, overflows=overflows):
+            beyond = ", what is too large to infinity or NaN" if overflows else ""
+            return f"rounded to {dtype.value}, to nearest even{beyond}"
+        case _:
+            return _pointwise(step)
+
+
+def _pointwise(step: PointwiseStep) -> str:
+    match step:
+        case Add(operand=operand):
+            return f"plus {operand}, rounded to float32"
+        case Multiply(operand=operand):
+            return f"times {operand}, rounded to float32"
+        case Divide(operand=operand):
+            return f"divided by {operand}, rounded to float32"
+        case AtLeast(operand=operand):
+            return f"the larger of it and {operand}"
+        case AtMost(operand=operand):
+            return f"the smaller of it and {operand}"
+        case Gelu(approximate=approximate):
+            return f"gelu (approximate={approximate.value}) as eager torch computes it in float32"
+        case Silu():
+            return "silu as eager torch computes it in float32"
+        case Tanh():
+            return "tanh as eager torch computes it in float32"

@@ -11,6 +11,7 @@ from gemmdesc.arithmetic.epilogue import EpilogueInputs, apply_epilogue
 from gemmdesc.bits import from_float32, to_float32
 from gemmdesc.descriptor import AddBias, AddC, CastTo, EpilogueStep, Relu, Scale, ScaleOutput
 from gemmdesc.dtypes import DType
+from gemmdesc.errors import InvalidInputError
 from gemmdesc.numerics.stochastic.formats import format_of
 from gemmdesc.numerics.stochastic.rounding import add_exact, power_of_two, quantum_exponents, round_directed
 from gemmdesc.numerics.stochastic.sites import site_direction
@@ -74,6 +75,8 @@ class DrawnEpilogue:
                 return self._round(x, nothing, site, dtype)
             case Relu():
                 return apply_epilogue(values, (step,), self._inputs, **self._place)
+            case _:
+                raise InvalidInputError(f"epilogue must hold steps of a product's own only (got {step})")
 
     def _other(self, step: AddBias | AddC, beta: float) -> npt.NDArray[np.float64]:
         """The operand that ``step`` adds, read by adding it to -0.0."""

@@ -1,0 +1,112 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+"""gelu, silu and tanh in float32, operation by operation as eager PyTorch's CUDA kernels compute them.
+
+Read from the machine code of torch 2.11, 2.12 and 2.13 for CUDA 13.0; ``docs/descriptor.md`` says what was found.
+libdevice is not called: its ``erf`` has other coefficients in some copies that Triton brings along, and Triton has it
+flush subnormals.
+Contraction must be off; every fused operation says so itself.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def exp2_approx(x):
+    """2 to the power of x by the special function unit."""
+    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def reciprocal_approx(x):
+    """1 / x by the special function unit."""
+    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def fma_saturate(x, y, z):
+    """x y + z, rounded to nearest even, then clamped to [+0.0, 1.0]; of a NaN +0.0."""
+    return tl.inline_asm_elementwise(
+        "fma.rn.sat.f32 $0, $1, $2, $3;", "=f,f,f,f", [x, y, z], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def fma_down(x, y, z):
+    """x y + z, rounded toward minus infinity."""
+    return tl.inline_asm_elementwise(
+        "fma.rm.f32 $0, $1, $2, $3;", "=f,f,f,f", [x, y, z], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def filled(like, value):
+    """``value`` in float32, as a tensor shaped as ``like``."""
+    return tl.full(like.shape, value, dtype=tl.float32)
+
+
+@triton.jit
+def copy_sign(size, sign):
+    """The magnitude of ``size`` with the sign of ``sign``."""
+    magnitude = size.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    return (magnitude | (sign.to(tl.int32, bitcast=True) & -0x80000000)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def tanh(x):
+    """CUDA's ``tanhf``: a polynomial below 0.6, 1 - 2 / (exp(2 |x|) + 1) above."""
+    size = tl.abs(x)
+    power = exp2_approx(size * 2.885390043258667) + 1.0
+    far = tl.fma(reciprocal_approx(power), filled(x, -2.0), filled(x, 1.0))
+    far = copy_sign(tl.where(size >= 9.010913848876953, 1.0, far), x)
+    square = x * x
+    near = tl.fma(square, filled(x, 0.01573968306183815), filled(x, -0.05230396240949631))
+    near = tl.fma(square, near, filled(x, 0.13315297663211823))
+    near = tl.fma(square, near, filled(x, -0.33332768082618713))
+    near = tl.fma(square, near, filled(x, 0.0))
+    return tl.where(size >= 0.6000000238418579, far, tl.fma(x, near, x))
+
+
+@triton.jit
+def erf(x):
+    """CUDA 13.0's ``erff``: two polynomials of degree 6, the one for large |x| an exponent of two."""
+    size = tl.abs(x)
+    large = size >= 1.002959966659546
+    at = tl.where(large, size, x * x)
+    p = tl.where(large, 0.00011219871521461755, 8.483494457323104e-05)
+    p = tl.fma(at, p, tl.where(large, -0.0013275252422317863, -0.0008213091641664505))
+    p = tl.fma(at, p, tl.where(large, 0.00839653518050909, 0.005213488824665546))
+    p = tl.fma(at, p, tl.where(large, -0.04024658352136612, -0.026868773624300957))
+    p = tl.fma(at, p, tl.where(large, 0.15950430929660797, 0.11284004896879196))
+    p = tl.fma(at, p, tl.where(large, 0.9129176735877991, -0.37612664699554443))
+    p = tl.fma(at, p, tl.where(large, 0.6290600299835205, 0.12837915122509003))
+    end = tl.where(large, size * -1.0, x)
+    p = tl.fma(p, end, end)
+    return tl.where(large, copy_sign(1.0 - exp2_approx(p), x), p)
+
+
+@triton.jit
+def gelu(x):
+    """torch's gelu, ``approximate="none"``."""
+    return (x * 0.5) * (erf(x * 0.7071067690849304) + 1.0)
+
+
+@triton.jit
+def gelu_tanh(x):
+    """torch's gelu, ``approximate="tanh"``: x + 0.0447 x^3 is one fused operation, as nvcc contracts it."""
+    inner = tl.fma(x * (x * x), filled(x, 0.044714998453855515), x)
+    return (x * 0.5) * (tanh(inner * 0.7978845834732056) + 1.0)
+
+
+@triton.jit
+def silu(x):
+    """torch's silu, x / (1 + exp(-x)): the last product of ``expf`` and the sum are one fused operation."""
+    below = x * -1.0
+    whole = fma_saturate(below, filled(x, 0.005724980030208826), filled(x, 0.5))
+    whole = fma_down(whole, filled(x, 252.0), filled(x, 12582913.0))
+    rest = tl.fma(below, filled(x, 1.4426950216293335), 12583039.0 - whole)
+    rest = tl.fma(below, filled(x, 1.925963033500011e-08), rest)
+    power = (whole.to(tl.int32, bitcast=True) << 23).to(tl.float32, bitcast=True)
+    return tl.div_rn(x, tl.fma(power, exp2_approx(rest), filled(x, 1.0)))

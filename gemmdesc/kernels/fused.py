@@ -1,0 +1,166 @@
+"""Choosing kernels that do what follows a product, in the chain's own kernel or right after it.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+from gemmdesc.descriptor import AddBias, AddC, CastTo, EpilogueStep, GEMMDesc, Relu, Scale, ScaleOutput
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import Declined
+from gemmdesc.kernels.card import CardArithmetic
+from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, choose_kernel
+from gemmdesc.kernels.config import TMA_CONFIGS
+from gemmdesc.kernels.instructions import OPERAND_KINDS, Instructions, assembled
+from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
+from gemmdesc.kernels.slices import OPERAND_DTYPES, declined
+from gemmdesc.kernels.structure import Structure
+from gemmdesc.pointwise import PointwiseStep
+
+#: Outputs of a thread beyond which it has no registers left for an operand beside its sums.
+MOST_OUTPUTS = 64
+FUSED_CONFIGS = tuple(c for c in TMA_CONFIGS if c.block_m * c.block_n <= MOST_OUTPUTS * 32 * c.num_warps)
+#: The largest stride of an operand or an output, so that offsets inside a tile have 32 bits.
+MOST_STRIDE = MAX_NARROW_OFFSET // 256
+FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
+#: Steps of a product's own that a chain's kernel does before the product is rounded.
+_IN_CHAIN = (Scale, AddBias, Relu)
+#: What torch's allocator aligns scratch to, in bytes, and elements that an aligned output's lines are a multiple of.
+_SCRATCH_ALIGNMENT = 256
+_LINE = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedChoice:
+    """What to launch: ``product``'s chain with ``program`` at its end, or where not ``in_chain`` one after the other.
+
+    ``product_dtype``: what the program starts from, in scratch unless ``in_chain``.  ``aligned``: the output starts at
+    a multiple of 16 bytes, and its lines are multiples of 16 elements long and apart.  ``product`` is any choice but
+    another of these.
+    """
+
+    product: Any
+    in_chain: bool
+    program: Instructions
+    product_dtype: DType
+    output_dtype: DType
+    out_layout: Layout
+    aligned: bool
+
+    @property
+    def structure(self) -> Structure:
+        return Structure.FUSED
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """``before``: steps of the product's own; ``after``: what follows its rounding to ``product_dtype``."""
+
+    before: tuple[EpilogueStep, ...]
+    product_dtype: DType
+    after: tuple[EpilogueStep, ...]
+
+
+def needs_fused(desc: GEMMDesc) -> bool:
+    """Whether steps follow the product that no other kernels do: pointwise ones, and casts to 8-bit floats."""
+    if desc.overflows or any(isinstance(s, get_args(PointwiseStep)) for s in desc.epilogue):
+        return True
+    own = any(isinstance(s, AddC | ScaleOutput) for s in desc.epilogue)
+    return desc.output_dtype in FLOAT8 and bool(_parts(desc).after) and not own
+
+
+def _parts(desc: GEMMDesc) -> _Parts:
+    steps, kinds = desc.epilogue, get_args(PointwiseStep)
+    for i, step in enumerate(steps):
+        if isinstance(step, CastTo) and step.dtype in OPERAND_KINDS:
+            return _Parts(before=steps[:i], product_dtype=step.dtype, after=steps[i + 1 :])
+        if isinstance(step, (*kinds, CastTo)):
+            return _Parts(before=steps[:i], product_dtype=DType.FLOAT32, after=steps[i:])
+    return _Parts(before=steps, product_dtype=desc.output_dtype, after=())
+
+
+def choose_fused(
+    desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic,
+    choose_product: Callable[[GEMMDesc, KernelMeta, CardArithmetic], Any],
+) -> FusedChoice | Declined:  # fmt: skip
+    """The kernels that compute ``desc`` with what follows its product, bit for bit.
+
+    ``choose_product``: chooses for the product alone, where its own kernel cannot end with the rest.
+    """
+    if meta.out.dtype is not desc.output_dtype:
+        return declined(f"out must have the descriptor's type {desc.output_dtype.value} (got {meta.out.dtype.value})")
+    if desc.output_dtype not in (*OPERAND_KINDS, *FLOAT8):
+        return declined(f"the output must be a float of 8, 16 or 32 bits (got {desc.output_dtype.value})")
+    if not 0 <= min(meta.out.row_stride, meta.out.column_stride) <= max(meta.out.row_stride, meta.out.column_stride):
+        return declined(f"strides must not be negative (got {meta.out})")
+    if max(meta.out.row_stride, meta.out.column_stride) > MOST_STRIDE:
+        return declined(f"strides of out must be at most {MOST_STRIDE} (got {meta.out})")
+    parts = _parts(desc)
+    after = parts.after
+    if desc.output_dtype in FLOAT8 and after[-1:] and after[-1] in (
+        CastTo(dtype=desc.output_dtype), CastTo(dtype=desc.output_dtype, overflows=True)
+    ):  # fmt: skip
+        after = after[:-1]
+    canonical = not desc.keeps_nan_patterns
+    chain = _chain(desc, parts, meta, card)
+    if chain is not None:
+        steps = (*parts.before, CastTo(dtype=parts.product_dtype), *after)
+        program = assembled(steps, overflows=desc.overflows, canonical=canonical)
+        if isinstance(program, Declined):
+            return program
+        turned = meta.swapped if chain.swapped else meta
+        return _choice(chain, True, program, parts, desc, turned, chain.out_layout)
+    before = parts.before
+    single = parts.product_dtype is DType.FLOAT32 and desc.a_dtype in OPERAND_DTYPES
+    if single and all(isinstance(s, _IN_CHAIN) for s in before):
+        # Kernels of products want a bias of the product's own type.
+        before, after = (), (*before, *after)
+    program = assembled(after, overflows=desc.overflows, canonical=canonical)
+    if isinstance(program, Declined):
+        return program
+    alone = replace(desc, epilogue=before, output_dtype=parts.product_dtype)
+    scratch = MatrixMeta(
+        dtype=parts.product_dtype, row_stride=meta.n, column_stride=1, alignment=_SCRATCH_ALIGNMENT
+    )  # fmt: skip
+    product = choose_product(alone, replace(meta, out=scratch), card)
+    if isinstance(product, Declined):
+        return product
+    if meta.n > MOST_STRIDE:
+        return declined(f"n must be at most {MOST_STRIDE} (got {meta.n})")
+    by_rows = meta.out.layout(meta.m, meta.n) is Layout.ROWS
+    return _choice(product, False, program, parts, desc, meta, Layout.ROWS if by_rows else Layout.ANY)
+
+
+def _choice(
+    product: Any, in_chain: bool, program: Instructions, parts: _Parts, desc: GEMMDesc, meta: KernelMeta, layout: Layout
+) -> FusedChoice:
+    out, m, n = meta.out, meta.m, meta.n
+    line = {Layout.ROWS: out.row_stride | n, Layout.COLUMNS: out.column_stride | m, Layout.ANY: 1}[layout]
+    return FusedChoice(
+        product=product, in_chain=in_chain, program=program, product_dtype=parts.product_dtype,
+        output_dtype=desc.output_dtype, out_layout=layout,
+        aligned=out.alignment % TMA_ALIGNMENT == 0 and line % _LINE == 0,
+    )  # fmt: skip
+
+
+def _chain(desc: GEMMDesc, parts: _Parts, meta: KernelMeta, card: CardArithmetic) -> KernelChoice | None:
+    """The chain whose kernel can end with all that follows: one slice, read where offsets have 32 bits."""
+    if not all(isinstance(s, _IN_CHAIN) for s in parts.before):
+        return None
+    if desc.output_dtype not in (desc.a_dtype, DType.FLOAT32, *FLOAT8):
+        return None
+    held = DType.FLOAT32 if parts.before else parts.product_dtype
+    alone = replace(desc, epilogue=(), output_dtype=held)
+    stored = replace(meta, out=replace(meta.out, dtype=held))
+    chain = choose_kernel(alone, stored, card)
+    if not isinstance(chain, KernelChoice) or chain.merges or chain.slices.count != 1:
+        return None
+    if chain.structure is Structure.CHAIN_TMA:
+        if chain.config in FUSED_CONFIGS:
+            return chain
+        smaller = choose_kernel(alone, stored, card, config=FUSED_CONFIGS[0], structure=Structure.CHAIN_TMA)
+        return smaller if isinstance(smaller, KernelChoice) else None
+    narrow = meta.a.last_offset(meta.m, meta.k), meta.b.last_offset(meta.k, meta.n)
+    fits = chain.structure is Structure.CHAIN_POINTER and max(narrow) <= MAX_NARROW_OFFSET
+    return chain if fits else None

@@ -1,0 +1,139 @@
+"""Fused kernels compiled for sm_90 without a GPU: what eager's machine code holds, and nothing contracted beyond it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from gemmdesc.dtypes import DType
+from gemmdesc.kernels import functions, fused_steps, instructions
+from gemmdesc.kernels.compiling import compile_variant
+from gemmdesc.kernels.fused import FUSED_CONFIGS
+from gemmdesc.kernels.meta import Layout
+from gemmdesc.kernels.variants import enumerate_variants
+
+SHARED = 232448
+FLOAT = re.compile(r"\b((?:fma|mul|add|sub|div|ex2|rcp|max|min)[a-z0-9_.]*\.f32)\b")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+
+@triton.jit
+def one_kernel(x_ptr, y_ptr, FUNCTION: tl.constexpr):
+    index = tl.arange(0, 128)
+    tl.store(y_ptr + index, FUNCTION(tl.load(x_ptr + index)))
+
+
+def operations(function: Any) -> Counter[str]:
+    """The float32 instructions of one element."""
+    compiled = triton.compile(
+        ASTSource(
+            fn=one_kernel, signature={"x_ptr": "*fp32", "y_ptr": "*fp32", "FUNCTION": "constexpr"},
+            constexprs={"FUNCTION": function},
+        ), target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "enable_fp_fusion": False},
+    )  # fmt: skip
+    return Counter(re.sub(r"\.rn(?=\.f32)", "", op) for op in FLOAT.findall(compiled.asm["ptx"]))
+
+
+#: What nvcc 13.0 made of torch's kernels: as read from the machine code of torch 2.11, by instruction.
+READ = {
+    "gelu": ("mul.f32", 4, "fma.f32", 7, "add.f32", 1, "sub.f32", 1, "ex2.approx.ftz.f32", 1),
+    "gelu_tanh": ("mul.f32", 7, "fma.f32", 7, "add.f32", 2, "ex2.approx.ftz.f32", 1, "rcp.approx.ftz.f32", 1),
+    "silu": ("fma.rn.sat.f32", 1, "fma.rm.f32", 1, "fma.f32", 3, "sub.f32", 1, "ex2.approx.ftz.f32", 1, "div.f32", 1),
+    "tanh": ("mul.f32", 2, "fma.f32", 6, "add.f32", 1, "ex2.approx.ftz.f32", 1, "rcp.approx.ftz.f32", 1),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_function_is_the_instructions_that_eager_has(name: str) -> None:
+    flat = READ[name]
+    wanted = dict(zip(flat[::2], flat[1::2], strict=True))
+    found = operations(getattr(functions, name))
+    # Negation may be a product by -1.
+    found["mul.f32"] -= name == "silu" and found["mul.f32"]
+    assert +found == Counter(wanted)
+
+
+def test_codes_are_the_programs() -> None:
+    names = ("ADD", "MULTIPLY", "DIVIDE", "AT_LEAST", "AT_MOST", "RELU", "RELU_WITHOUT_NAN", "GELU", "GELU_TANH",
+             "SILU", "TANH", "NUMBER")  # fmt: skip
+    for name in names:
+        assert getattr(fused_steps, name).value == getattr(instructions, name)
+    assert (fused_steps.FLOAT16.value, fused_steps.BFLOAT16.value) == (2, 3)
+    assert [instructions.OPERAND_KINDS[d] for d in (DType.FLOAT16, DType.BFLOAT16)] == [2, 3]
+
+
+def variants(kernel: str, **constants: Any) -> list[Any]:
+    found = [v for v in enumerate_variants(SHARED) if v.kernel == kernel]
+    return [v for v in found if all(dict(v.constants)[name] == value for name, value in constants.items())]
+
+
+def test_how_many_there_are() -> None:
+    kinds = Counter(v.kernel for v in enumerate_variants(SHARED) if v.kernel.startswith("fused"))
+    # Configs x operand types x stored types x layouts of A, B, the result x alignment.
+    assert kinds["fused_tma"] == len(FUSED_CONFIGS) * 2 * 3 * 4 * 2 * 2
+    assert kinds["fused_pointer"] == 4 * 2 * 3 * 5 * 2
+    assert kinds["fused_after"] == 4 * 3
+    assert sum(kinds.values()) < 1200
+
+
+@pytest.mark.parametrize("stored", [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT8_E4M3FN])
+def test_what_runs_after_a_product_contracts_nothing_and_moves_whole_lines(stored: DType) -> None:
+    (variant,) = [v for v in variants("fused_after", ALIGNED=True, OUT_LAYOUT=Layout.ROWS.value) if v.stored is stored]
+    ptx = compile_variant(variant, capability=90).asm["ptx"]
+    counts = Counter(FLOAT.findall(ptx))
+    elements = 8
+    # Every fused operation is a function's own; none is made of a step's product and the next one's sum.
+    fused = sum(n for op, n in counts.items() if op.startswith("fma"))
+    assert fused == elements * (7 + 7 + 5 + 6)
+    assert {op for op in counts if ".ftz" in op} == {"ex2.approx.ftz.f32", "rcp.approx.ftz.f32"}
+    assert "div.full" not in ptx
+    assert re.search(r"ld\.global[a-z0-9_.:]*\.v4\.b32", ptx)
+    assert re.search(r"st\.global[a-z0-9_.:]*\.v[24]\.b32", ptx)
+
+
+@pytest.mark.parametrize("stored", [DType.FLOAT16, DType.FLOAT32, DType.FLOAT8_E4M3FN])
+def test_every_layout_compiles(stored: DType) -> None:
+    """Of the smallest tiles, as what differs is how they are stored."""
+    after = [v for v in variants("fused_after") if v.stored is stored]
+    small = [v for v in variants("fused_tma", BLOCK_M=64, BLOCK_N=32, BLOCK_K=64, A_ROWS=True, B_ROWS=True)
+             if v.stored is stored and v.loaded is DType.FLOAT16]  # fmt: skip
+    tiny = [v for v in variants("fused_pointer", BLOCK_M=16, A_LAYOUT=1, B_LAYOUT=1)
+            if v.stored is stored and v.loaded is DType.FLOAT16]  # fmt: skip
+    assert (len(after), len(small), len(tiny)) == (3, 4, 2)
+    for variant in (*after, *small, *tiny):
+        compile_variant(variant, capability=90)
+
+
+@pytest.mark.parametrize("config", FUSED_CONFIGS, ids=str)
+def test_a_chain_that_ends_with_an_epilogue_is_one_kernel_of_matrix_steps(config: Any) -> None:
+    tile = {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k}
+    found = variants("fused_tma", **tile, A_ROWS=True, B_ROWS=False, OUT_LAYOUT=Layout.ROWS.value, ALIGNED=True)
+    variant = next(v for v in found if v.loaded is v.stored is DType.BFLOAT16 and v.num_warps == config.num_warps)
+    compiled = compile_variant(variant, capability=90)
+    assert re.search(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16", compiled.asm["ptx"])
+    assert "cp.async.bulk.tensor.2d" in compiled.asm["ptx"]
+    assert compiled.metadata.shared <= SHARED
+
+
+def test_the_pointer_kernel_takes_any_strides() -> None:
+    (variant,) = [
+        v for v in variants("fused_pointer", A_LAYOUT=0, B_LAYOUT=0, OUT_LAYOUT=2, BLOCK_M=32)
+        if v.loaded is v.stored is DType.FLOAT16
+    ]  # fmt: skip
+    assert re.search(r"mma\.sync\.aligned\.m16n8k16", compile_variant(variant, capability=90).asm["ptx"])
