@@ -2,12 +2,12 @@
 
     python scripts/find_gelu.py OUT.json [--problems 40] [--samples OUT.npz] [--kinds gelu,gelu_bias] [--seed 0]
 
-Problems of the kinds are drawn as campaigns draw them.  One product in each sum is not zero, so that what enters the
-epilogue is known in every bit: x = a b, or x = float32(a b) + bias rounded to nearest.  A candidate is one spelling of
-x Phi(x) by the hyperbolic tangent: how its argument is summed, which tangent or exponential it takes, and how the
-result is put together, with contraction or without.  OUT.json counts, for each family of answers (``algo_id``, type of
-D, epilogue), the elements that each of the best candidates gives; NaN equals NaN.  ``--samples`` keeps pairs of x and
-of what came out, to look for further spellings without a card.
+Problems of the kinds are drawn as campaigns draw them.  One product in each sum is not zero, so that the sum is known
+in every bit.  A candidate is one spelling of x Phi(x) by the hyperbolic tangent: how its argument is summed, which tangent
+or exponential it takes, and how the result is put together, with contraction or without; and which x: the sum as it is
+or rounded to D's type, before or after a bias, or both.  OUT.json counts, for each family of answers (``algo_id``, type
+of D, epilogue), the elements that each of the best candidates gives; NaN equals NaN.  ``--samples`` keeps sums, biases
+and what came out, to look for further spellings without a card.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ static __device__ float add(float a, float b) { return __fadd_rn(a, b); }
 static __device__ float tanh_approx(float x) { float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 static __device__ float ex2_approx(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 static __device__ float rcp_approx(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+static __device__ float off(float x, int units) { return __int_as_float(__float_as_int(x) + units); }
 #define LOG2E 1.4426950408889634f
 """
 ARGUMENTS = {
@@ -63,6 +64,12 @@ ARGUMENTS = {
     "k0*fma(k1*z*z,z,z)": "mul(K0, fma_(mul(mul(K1, z), z), z, z))",
     "fma(k0,z,k01*zzz)": "fma_(K0, z, mul(K01, mul(mul(z, z), z)))",
     "fma(k01*zz,z,k0*z)": "fma_(mul(K01, mul(z, z)), z, mul(K0, z))",
+}
+#: The same with constants a unit or two in the last place off: how they were rounded is not known.
+NEAR = {
+    f"z*fma(k01{d:+d}ulp,zz,k0{e:+d}ulp)": f"mul(z, fma_(off(K01, {d}), mul(z, z), off(K0, {e})))"
+    for d, e in product((-2, -1, 0, 1, 2), (-1, 0, 1))
+    if d or e
 }
 TANGENTS = {
     "tanh.approx": "tanh_approx(y)",
@@ -111,6 +118,10 @@ def candidates() -> list[Candidate]:
         Candidate(f"y={a}; t={t}; {r}", ARGUMENTS[a], TANGENTS[t], RESULTS[r])
         for a, t, r in product(ARGUMENTS, TANGENTS, RESULTS)
     ]
+    made += [
+        Candidate(f"y={a}; t=tanh.approx; {r}", NEAR[a], TANGENTS["tanh.approx"], RESULTS[r])
+        for a, r in product(NEAR, RESULTS)
+    ]
     return made + [
         Candidate(f"y={a}; {r}", ARGUMENTS[a], "0.0f", LOGISTIC[r]) for a, r in product(ARGUMENTS, LOGISTIC)
     ]
@@ -147,8 +158,11 @@ def operand(rng: np.random.Generator, dtype: DType, outer: int, k: int, at: int,
     return DenseOperand(dtype=dtype, array=whole)
 
 
-def run_one(library: CublasLt, p: GemmProblem, rng: np.random.Generator) -> tuple[str, Any, Any] | None:
-    """The family, x as float32 (m, n), and the bytes of D; None where the library does not take part."""
+def run_one(library: CublasLt, p: GemmProblem, rng: np.random.Generator) -> tuple[str, Any, Any, Any] | None:
+    """The family, the sums (m, n) and biases (m, 1) in float32, the latter None without one, and the bytes of D.
+
+    None where the library does not take part.
+    """
     answer = library.answer(p)
     if isinstance(answer, Refused) or p.batch_count != 1:
         return None
@@ -156,19 +170,36 @@ def run_one(library: CublasLt, p: GemmProblem, rng: np.random.Generator) -> tupl
     a, b = operand(rng, p.a_dtype, p.m, p.k, at, True), operand(rng, p.b_dtype, p.n, p.k, at, False)
     inputs, bias = NO_INPUTS, None
     if p.epilogue in BIASED:
-        bias = from_float32(rng.normal(0, 2, (1, p.m)).astype(np.float32), p.bias_dtype)
-        inputs = Inputs(bias=DenseOperand(dtype=p.bias_dtype, array=bias))
+        drawn_bias = from_float32(rng.normal(0, 2, (1, p.m)).astype(np.float32), p.bias_dtype)
+        inputs = Inputs(bias=DenseOperand(dtype=p.bias_dtype, array=drawn_bias))
+        bias = to_float32(drawn_bias[0], p.bias_dtype)[:, None]
     got = library.run(p, answer, a, b, inputs=inputs)
     if isinstance(got, Failed):
         return None
     with np.errstate(all="ignore"):
         x = to_float32(a.array[:, at], p.a_dtype)[:, None] * to_float32(b.array[:, at], p.b_dtype)[None, :]
-        # The other products are +0.0, and a sum that is zero is +0.0 on tensor cores.
-        x = np.where(x == 0, np.float32(0.0), x)
-        if bias is not None:
-            x = x + to_float32(bias[0], p.bias_dtype)[:, None]
+    # The other products are +0.0, and a sum that is zero is +0.0 on tensor cores.
+    sums = np.where(x == 0, np.float32(0.0), x).astype(np.float32)
     family = f"algo_id={answer.algo_id} custom_option={answer.custom_option} {p.a_dtype.value}->{p.d_dtype.value}"
-    return f"{family} {p.epilogue.value}", x.astype(np.float32), got
+    return f"{family} {p.epilogue.value}", sums, bias, got
+
+
+def entering(sums: Any, bias: Any, dtype: DType) -> dict[str, Any]:
+    """What may enter the function, by name; roundings to D's type where that is narrower."""
+
+    def rounded(x: Any) -> Any:
+        return to_float32(from_float32(x, dtype), dtype)
+
+    with np.errstate(all="ignore"):
+        if bias is None:
+            plain = {"x=sum": sums}
+            return plain if dtype is DType.FLOAT32 else plain | {"x=round(sum)": rounded(sums)}
+        found = {"x=sum+bias": sums + bias}
+        if dtype is not DType.FLOAT32:
+            found["x=round(sum)+bias"] = rounded(sums) + bias
+            found["x=round(sum+bias)"] = rounded(sums + bias)
+            found["x=round(round(sum)+bias)"] = rounded(rounded(sums) + bias)
+        return found
 
 
 def held(kernels: list[Kernel], x: np.ndarray, got: np.ndarray, dtype: DType) -> np.ndarray:
@@ -199,7 +230,7 @@ def main() -> None:
     every = candidates()
     kernels = load_kernels(torch.cuda.current_device(), source(every), [f"c{i}" for i in range(len(every))])
     rng = np.random.default_rng(given.seed)
-    equal: dict[str, np.ndarray] = {}
+    equal: dict[tuple[str, str], np.ndarray] = {}
     sizes: dict[str, int] = {}
     samples: dict[str, np.ndarray] = {}
     with CublasLt() as library:
@@ -208,29 +239,27 @@ def main() -> None:
                 found = run_one(library, p, rng)
                 if found is None:
                     continue
-                family, x, got = found
-                equal[family] = equal.get(family, 0) + held(kernels, x, got, p.d_dtype)
-                sizes[family] = sizes.get(family, 0) + x.size
-                kept = rng.choice(x.size, min(x.size, 1 << 13), replace=False)
-                pairs = x.reshape(-1)[kept].view(np.uint32), got.reshape(-1)[kept].astype(np.uint32)
-                samples[family] = np.stack(pairs)
-    families = {
-        family: {
-            "elements": sizes[family],
-            "best": [[every[i].words, int(counts[i])] for i in np.argsort(-counts, kind="stable")[:8]],
-        }
-        for family, counts in equal.items()
-    }
-    whole = sum(equal.values())
-    total = {"elements": sum(sizes.values()), "best": [[every[i].words, int(whole[i])] for i in np.argsort(-whole)[:8]]}
+                family, sums, bias, got = found
+                for name, x in entering(sums, bias, p.d_dtype).items():
+                    equal[family, name] = equal.get((family, name), 0) + held(kernels, x, got, p.d_dtype)
+                sizes[family] = sizes.get(family, 0) + sums.size
+                kept = rng.choice(sums.size, min(sums.size, 1 << 13), replace=False)
+                whole = (sums, np.broadcast_to(np.float32(0) if bias is None else bias, sums.shape))
+                words = [np.ascontiguousarray(v, np.float32).reshape(-1)[kept].view(np.uint32) for v in whole]
+                samples[family] = np.stack([*words, got.reshape(-1)[kept].astype(np.uint32)])
+    families = {}
+    for family, size in sizes.items():
+        counts = [(int(c), f"{name}; {every[i].words}") for (f, name), of in equal.items() if f == family
+                  for i, c in enumerate(of)]  # fmt: skip
+        families[family] = {"elements": size, "best": sorted(counts, key=lambda x: -x[0])[:8]}
     report = {
         "card": torch.cuda.get_device_name(), "torch": torch.__version__, "date": date.today().isoformat(),
-        "candidates": len(every), "all": total, "families": families,
+        "candidates": len(every), "families": families,
     }  # fmt: skip
     given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if given.samples:
         np.savez_compressed(given.samples, **samples)
-    print(json.dumps(total, indent=1))
+    print(json.dumps({family: [of["elements"], *of["best"][0]] for family, of in families.items()}, indent=1))
 
 
 if __name__ == "__main__":
