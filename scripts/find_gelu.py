@@ -2,12 +2,12 @@
 
     python scripts/find_gelu.py OUT.json [--problems 40] [--samples OUT.npz] [--kinds gelu,gelu_bias] [--seed 0]
 
-Problems of the kinds are drawn as campaigns draw them.  One product in each sum is not zero, so that the sum is known
-in every bit.  A candidate is one spelling of x Phi(x) by the hyperbolic tangent: how its argument is summed, which tangent
-or exponential it takes, and how the result is put together, with contraction or without; and which x: the sum as it is
-or rounded to D's type, before or after a bias, or both.  OUT.json counts, for each family of answers (``algo_id``, type
-of D, epilogue), the elements that each of the best candidates gives; NaN equals NaN.  ``--samples`` keeps sums, biases
-and what came out, to look for further spellings without a card.
+Problems of the kinds are drawn as campaigns draw them. One product in each sum is not zero, so that the sum is known
+in every bit. A candidate is one spelling of x Phi(x) by the hyperbolic tangent: how its argument is summed, which
+tangent or exponential it takes, and how the result is put together, with contraction or without; and which x: the sum
+as it is or rounded to D's type, before or after a bias, or both. OUT.json counts, for each family of answers
+(``algo_id``, type of D, epilogue), the elements that each of the best candidates gives; NaN equals NaN. ``--samples``
+keeps sums, biases and what came out, to look for further spellings without a card.
 """
 
 from __future__ import annotations
