@@ -11,10 +11,10 @@ from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Findings
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.comparisons import FEWEST_COMPARED
-from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
+from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex, Solved
 from gemmdesc.probe.sampling import draw_problem, name_of
 from gemmdesc.probe.trials import Verified
-from gemmdesc.problem import ANSWER_ATTRIBUTES, DeviceId, GemmProblem, LibraryId
+from gemmdesc.problem import ANSWER_ATTRIBUTES, DeviceId, Epilogue, GemmProblem, LibraryId, ScalarClass
 from gemmdesc.profiles import (
     DeclineOutcome,
     Evidence,
@@ -65,6 +65,21 @@ def make_profile(
         ),
         rows=rows,
     )
+
+
+def prior_of(profile: Profile) -> tuple[Row, ...]:
+    """The verified rows of plain products, as a campaign about another kind takes them for first guesses."""
+    found = []
+    for row in profile.rows:
+        f, named = row.key.family, dict(row.key.answer)
+        bare = f.epilogue is Epilogue.DEFAULT and f.alpha_class is ScalarClass.ONE and f.c_class is ScalarClass.ZERO
+        ruled = isinstance(row.outcome, RuleOutcome) and row.evidence.level is Level.VERIFIED
+        if not (bare and ruled) or f.batched or "splitk_num" in named:
+            continue
+        assert isinstance(row.outcome, RuleOutcome)
+        key = AnswerKey(types=(f.a_dtype, f.b_dtype, f.d_dtype), values=tuple(named.get(n) for n in ANSWER_ATTRIBUTES))
+        found.append(Row(key=key, classes=(), named=key.named, solved=Solved(rule=row.outcome.rule)))
+    return tuple(found)
 
 
 def _members(findings: Findings) -> dict[AnswerKey, list[AnswerKey]]:
