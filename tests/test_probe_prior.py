@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.probe import scan, verification
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Campaign, Findings, Options
+from gemmdesc.probe.offline import recorded_findings
 from gemmdesc.probe.prior import Prior, first_rules
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Node, Row, Solved, families
 from gemmdesc.probe.publish import make_profile, prior_of
@@ -91,10 +94,10 @@ def test_rules_are_tried_once_and_in_order() -> None:
 
 
 def library_of_many() -> SimulatedLibrary:
-    """One family of twelve classes and four orders, which a bias follows or not."""
+    """One family of eight classes and four orders, which a bias follows or not."""
 
     def answered(p: GemmProblem) -> AlgoConfig:
-        return sample_answer(tile_id=1 + p.m % 3, custom_option=p.n % 4)
+        return sample_answer(tile_id=1 + p.m % 2, custom_option=p.n % 4, splitk_num=1 + p.k % 2)
 
     def ruled(p: GemmProblem, answer: AlgoConfig) -> Rule:
         rule = ORDERS[answer.custom_option].rule(p.a_dtype, p.d_dtype)
@@ -103,44 +106,76 @@ def library_of_many() -> SimulatedLibrary:
     return SimulatedLibrary(identity=IDENTITY, device=DEVICE, heuristic=answered, rules=ruled)
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "BLOCK_QUERIES", 400)
-    monkeypatch.setattr(verification, "ROW_PROBLEMS", 10)
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[None]:
+    patch = pytest.MonkeyPatch()
+    patch.setattr(scan, "BLOCK_QUERIES", 160)
+    patch.setattr(verification, "ROW_PROBLEMS", 8)
+    yield
+    patch.undo()
 
 
-def campaign(name: str, folder: Path, prior: Sequence[Row] = ()) -> tuple[Findings, dict[str, int]]:
+def campaign(
+    name: str, folder: Path, prior: Sequence[Row] = (), compared: int | None = None
+) -> tuple[Findings, dict[str, int]]:
     scope = replace(small_scopes((name,))[name], dtypes=(DType.FLOAT16,), output_float32=False)
-    options = Options(scope=scope, seed=3, first_blocks=1, target_unseen=1.0, cuda_cores=False)
+    options = Options(
+        scope=scope, seed=3, first_blocks=1, target_unseen=1.0, cuda_cores=False, compared_answers=compared
+    )
     found = Campaign(InProcess(library_of_many()), options, folder, lambda *_: None, prior).run()
-    counts = {n: len((folder / f"{n}.jsonl").read_text().splitlines()) for n in ("classes", "trials")}
+    counts = {n: len((folder / f"{n}.jsonl").read_text().splitlines()) for n in ("classes", "trials", "verified")}
     counts["readings"] = sum(len(o.readings) for o in found.outcomes.values())
     return found, counts
 
 
 def rules_of(found: Findings) -> dict[str, Any]:
-    """What every answer met is summed by."""
+    """What every answer met is summed by; no float16 output shows what exponent an exact zero counts as."""
     profile = make_profile(found, DEVICE, IDENTITY, command="test", date="2026-01-01")
     ruled = {str(r.key): getattr(getattr(r.outcome, "rule", None), "text", None) for r in profile.rows}
-    return {k: v for k, v in ruled.items() if v is not None}
+    return {k: re.sub(r"zero_exponent=-?\d+", "", v) for k, v in ruled.items() if v is not None}
 
 
-def test_a_campaign_with_a_prior_finds_the_same_rules_with_fewer_readings(small: None, tmp_path: Path) -> None:
-    plain, _ = campaign("plain", tmp_path / "plain")
-    profile = make_profile(plain, DEVICE, IDENTITY, command="test", date="2026-01-01")
-    prior = prior_of(profile)
+@pytest.fixture(scope="module")
+def prior(tmp_path_factory: pytest.TempPathFactory) -> tuple[Row, ...]:
+    plain, _ = campaign("plain", tmp_path_factory.mktemp("campaigns") / "plain")
+    return prior_of(make_profile(plain, DEVICE, IDENTITY, command="test", date="2026-01-01"))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Findings, dict[str, int]]:
+    return campaign("bias", tmp_path_factory.mktemp("campaigns") / "alone")
+
+
+Alone = tuple[Findings, dict[str, int]]
+
+
+def test_a_campaign_with_a_prior_finds_the_same_rules_with_fewer_readings(
+    prior: tuple[Row, ...], alone: Alone, tmp_path: Path
+) -> None:
     assert prior
-    alone, before = campaign("bias", tmp_path / "bias")
-    guided, after = campaign("bias", tmp_path / "guided", prior)
-    assert set(rules_of(guided).values()) == set(rules_of(alone).values())
-    assert after["readings"] < before["readings"]
-    assert after["trials"] <= before["trials"]
+    guided, counts = campaign("bias", tmp_path / "guided", prior)
+    assert set(rules_of(guided).values()) == set(rules_of(alone[0]).values())
+    assert counts["readings"] < alone[1]["readings"]
+    assert counts["trials"] <= alone[1]["trials"]
 
 
-def test_a_wrong_prior_is_given_up(small: None, tmp_path: Path) -> None:
-    plain, _ = campaign("plain", tmp_path / "plain")
-    profile = make_profile(plain, DEVICE, IDENTITY, command="test", date="2026-01-01")
-    wrong = [replace(r, solved=Solved(rule=Order(instruction_k=4).rule())) for r in prior_of(profile)]
-    alone, _ = campaign("bias", tmp_path / "bias")
+def test_a_wrong_prior_is_given_up(prior: tuple[Row, ...], alone: Alone, tmp_path: Path) -> None:
+    wrong = [replace(r, solved=Solved(rule=Order(instruction_k=4).rule())) for r in prior]
     misled, _ = campaign("bias", tmp_path / "misled", wrong)
-    assert set(rules_of(misled).values()) == set(rules_of(alone).values())
+    assert set(rules_of(misled).values()) == set(rules_of(alone[0]).values())
+
+
+def test_fewer_answers_of_a_class_may_be_compared(tmp_path: Path) -> None:
+    """Each class has two numbers of slices, so two answers."""
+    every, all_compared = campaign("plain", tmp_path / "every")
+    some, few_compared = campaign("plain", tmp_path / "some", compared=1)
+    assert few_compared["verified"] < all_compared["verified"]
+    assert rules_of(some) == rules_of(every)
+    for name, most in (("some", 1), ("every", 2)):
+        found = {"some": some, "every": every}[name]
+        equal = {v.key for v in found.comparisons.all() if v.variant.natural}
+        each = Counter(k.only(CLASS_ATTRIBUTES) for k in equal)
+        assert set(each) == {k.only(CLASS_ATTRIBUTES) for k in found.tally.counts}
+        assert max(each.values()) == most
+    again, _, _ = recorded_findings(tmp_path / "some")
+    assert rules_of(again) == rules_of(some)

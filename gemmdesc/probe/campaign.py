@@ -36,6 +36,7 @@ class Options:
     ``first_blocks``: blocks scanned before anything is solved.  ``verify_draws``: plain draws for each of a row's first
     answers, beside two against the rivals of its rule; all other answers get one of each.  ``cuda_cores``: once the
     tensor-core answers are done, seek the orders of the others too, and count them as in scope.
+    ``compared_answers``: of each class at most so many answers are compared, those met most often; all if None.
     """
 
     scope: Scope
@@ -45,6 +46,7 @@ class Options:
     most_queries: int = 4_000_000
     verify_draws: int = 2
     cuda_cores: bool = True
+    compared_answers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +87,7 @@ class Campaign:
         self._partition = Partition(workers, self._source, report, self._journal, prior)
         known = Comparisons(self._source, map(records.verified_from_plain, self._journal.read("verified")))
         self._verification = Verification(
-            workers, self._source, known, options.verify_draws, report, self._journal
+            workers, self._source, known, options.verify_draws, report, self._journal, options.compared_answers
         )
         self._surveyed: set[int] = set()
         for data in self._journal.read("survey"):
