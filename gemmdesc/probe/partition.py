@@ -217,8 +217,10 @@ class Partition:
 
     def _solve(self, classes: Sequence[AnswerKey]) -> None:
         known = {types: self._known(types)[:_KNOWN] for types in {c.types for c in classes}}
-        guessed = {c: self._prior.guesses(c, self.book.solved()) for c in classes}
-        tasks = [self.task(c, first_rules((*guessed[c], *known[c.types]), _KNOWN)) for c in classes]
+        guessed = {c: (*self._prior.guesses(c, self.book.solved()), *known[c.types]) for c in classes}
+        # A rule that failed on the class has been tried.
+        left = {c: [r for r in rules if self._trials.get((r.text, c), True)] for c, rules in guessed.items()}
+        tasks = [self.task(c, first_rules(left[c], _KNOWN)) for c in classes]
         for done, (task, outcome) in enumerate(self._workers.run(run_solve, tasks), 1):
             self.book.recall(task.key, outcome)
             self._journal.append("classes", records.outcome_to_plain(task.key, outcome))
