@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +328,100 @@ def test_bytes_that_differ_and_bytes_that_nobody_stores_are_found() -> None:
     assert compared({1: card}, values, walked, 2)["equal"] == [False, True]
 
 
+INDUCTOR = """
+ld.global.b32 %r10, [%rd4];
+mov.b32 %r40, 0fFF800000;
+setp.gt.f32 %p1, %r40, %r10;
+selp.f32 %r41, %r40, %r10, %p1;
+ld.global.b32 %r11, [%rd4+128];
+setp.gt.f32 %p2, %r41, %r11;
+setp.nan.f32 %p3, %r41, %r41;
+or.pred %p4, %p2, %p3;
+selp.f32 %r42, %r41, %r11, %p4;
+st.global.b32 [%rd5], %r42;
+"""
+
+
+def test_a_nan_of_a_selection_that_may_be_a_maximum_is_either() -> None:
+    """Lane 0: a NaN that meets the constant; lane 1: one that meets data alone; lane 2: both; all others: numbers."""
+    walked = walk(kernel(INDUCTOR), Launch())
+    words = np.zeros((2, 64), np.uint32)
+    words[:, :64] = np.arange(1, 65, dtype=np.float32).view(np.uint32)
+    first, second = 0xFFA01234, 0x7FC00567
+    words[0, 0], words[0, 33], words[0, 2], words[0, 34] = first, second, first, second
+    memory = words.view(np.uint8)
+    values = evaluate(walked, {0: memory})
+    again = partial(evaluate, walked, {0: memory}, as_extremes=True)
+    wanted = np.maximum(words[:, :32], words[:, 32:])
+    wanted[0, :3] = first, second, first
+    assert (values[1][1].view(np.uint32) == wanted).all()
+    canonical = wanted.copy()
+    canonical[0, [0, 2]] = 0x7FFFFFFF
+    assert (again()[1][1].view(np.uint32) == canonical).all()
+
+    def held(changed: dict[int, int]) -> dict[str, Any]:
+        card = np.full((2, 128 + 64), 0xA5, np.uint8)
+        words = wanted.copy()
+        words[0, list(changed)] = list(changed.values())
+        card[:, :128] = words.view(np.uint8)
+        return compared({1: card}, values, walked, 2, again)
+
+    assert held({})["equal"] == [True, True]
+    assert "as_extremes" not in held({})
+    # Element by element, ptxas may have decided otherwise.
+    for changed in ({0: 0x7FFFFFFF}, {2: 0x7FFFFFFF}, {0: 0x7FFFFFFF, 2: 0x7FFFFFFF}):
+        found = held(changed)
+        assert (found["equal"], found["mismatches"]) == ([True, True], 0)
+        assert found["as_extremes"] == 4 * len(changed)
+    # Another payload, bytes of both, a NaN that no constant met, and a number.
+    for changed in ({0: 0x7FC00000}, {0: 0x7FA01234}, {0: 0xFFFFFFFF}, {1: 0x7FFFFFFF}, {5: 0x7FFFFFFF}, {5: 0}):
+        found = held(changed)
+        assert found["equal"] == [False, True]
+        assert found["first"]["offset"] == 4 * next(iter(changed))
+    # Without the second reading it is another value.
+    card = np.full((2, 128), 0xA5, np.uint8)
+    card[:, :128] = canonical.view(np.uint8)
+    assert compared({1: card}, values, walked, 2)["equal"] == [False, True]
+
+
+def test_draws_are_judged_again_by_their_digests() -> None:
+    script = runpy.run_path(str(SCRIPT.parent / "equivalence_recheck.py"))
+    walked = walk(kernel(INDUCTOR), Launch())
+    name, seed = "many NaN", 3
+    memory = script["operands"](walked, ["fp32", "fp32"], name, seed)
+    moved, made = (evaluate(walked, memory, as_extremes=which)[1][1].view(np.uint32) for which in (False, True))
+    apart = np.flatnonzero(moved != made)
+    assert len(apart) > 2
+    said = partial(script["allowed"], walked, ["fp32", "fp32"], name, seed)
+
+    def digest(words: np.ndarray) -> str:
+        return hashlib.sha256(words.tobytes()).hexdigest()[:16]
+
+    mixed = moved.copy()
+    mixed[apart[::2]] = 0x7FFFFFFF
+    for words in (moved, made, mixed):
+        assert digest(words) in set(said())
+    wrong = mixed.copy()
+    wrong[apart[0]] ^= 1
+    assert digest(wrong) not in set(said())
+    # By count: the first word that differed, and so many bytes.
+    place = int(apart[0])
+    row = {"kinds": ["fp32", "fp32"], "first": {
+        "parameter": 1, "draw": name, "offset": 4 * place,
+        "card": made[place : place + 1].tobytes().hex(), "walker": moved[place : place + 1].tobytes().hex()}}  # fmt: skip
+    sizes = [int((moved[k : k + 1].view(np.uint8) != made[k : k + 1].view(np.uint8)).sum()) for k in apart]
+    for total, fits in ((sizes[0], True), (sum(sizes[:2]), True), (sum(sizes) + 1, False), (sizes[0] - 1, False)):
+        assert script["counted"](walked, {**row, "mismatches": total}, [name], seed) is fits
+    row["first"]["card"] = "000000ff"
+    assert not script["counted"](walked, {**row, "mismatches": sizes[0]}, [name], seed)
+    quotient = script["quotient"]
+    one, two, three, nan = (np.array([x], np.uint64) for x in (0x3F800000, 0x40000000, 0x40400000, 0x7FC00001))
+    assert quotient(one, two).tolist() == [0x3F000000]
+    assert quotient(nan, three).tolist() == [0x7FFFFFFF]
+    with pytest.raises(ValueError, match="powers of two"):
+        quotient(one, three)
+
+
 def test_a_rehearsal_runs_resumes_and_counts(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     command = [sys.executable, str(SCRIPT), str(tmp_path), "--card", "none", "--processes", "1", "--seconds", "200"]
@@ -345,7 +442,7 @@ def test_rows_are_stored_small_and_come_back_as_they_were(tmp_path: Path) -> Non
         {"case": "a", "choice": {"num_warps": 1, "fused": True}, "kernel": "k", "kinds": ["fp16", "fp32"],
          "reading": READING, "compile_s": 0.1234, "text": 2 * digest, "read_s": 0.0567, "class": 2 * digest[::-1],
          "assuming": ["x"], "relaxed": dict.fromkeys(RELATIONS, digest), "launch_s": 0.0007, "functions": [],
-         "outputs": [digest, digest[::-1]], "equal": [True, False], "mismatches": 3, "bytes_compared": 8,
+         "outputs": [digest, digest[::-1]], "equal": [True, False], "mismatches": 3, "as_extremes": 4, "bytes_compared": 8,
          "bytes_stored": 16, "evaluate_s": 0.0071, "first": first},
         {"case": "a", "choice": {"num_warps": 2, "fused": True}, "kernel": "k", "kinds": [], "reading": READING,
          "refused": "contraction", "reason": "why", "text": 2 * digest},

@@ -71,6 +71,12 @@ def missing_functions(walked: Walked, chosen: npt.NDArray[np.bool_] | None = Non
     return tuple(sorted(name for name in names if name not in NAMED and not name.startswith("mma.")))
 
 
+def has_extremes(walked: Walked) -> bool:
+    """Whether a stored byte is made of a selection that ptxas may make a maximum or a minimum."""
+    needed = np.flatnonzero(needed_mask(walked))
+    return bool(extremes.may_be_extreme(walked.table, needed).any())
+
+
 def needed_mask(walked: Walked) -> npt.NDArray[np.bool_]:
     """Which nodes of the walk's table the stored bytes are made of; node 0 is among them."""
     return _needed(walked.table, walked.stored.ids)

@@ -194,7 +194,8 @@ def note_rectified(m: Machine, target: str, ids: Ids) -> None:
     rectified = store.op[ids] == m.table.code("max.NaN.f32")
     selected = may_be_extreme(m.table, ids)
     if selected.any():
-        selected &= _may_be(m, store.child[ids, 0], zeros) | _may_be(m, store.child[ids, 1], zeros)
+        sides = (store.child[ids, side] for side in (0, 1))
+        selected &= np.logical_or(*(~m.table.varies(x) & _may_be(m, x, zeros) for x in sides))
     if rectified.any() or selected.any():
         m.assumed[RECTIFIED] = None
 
