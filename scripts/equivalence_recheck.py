@@ -2,13 +2,13 @@
 
     python scripts/equivalence_recheck.py OUT.json --gate tests/observations/equivalence-gate-compiled.parquet
 
-Of every draw in which a configuration's bytes were not what was worked out, a gate's row has the digest of what the card
-stored.  The configuration is compiled here, to the text that the row names, read, and worked out on that draw: with
-selections as PTX has them, with those that ptxas may make maxima as maxima, and with every choice between the two, element
-by element, as long as there are few.  A draw is explained if one of them has the card's digest.  Where an output needs a
-function that only hardware defines, there is no digest to compare; then a row's draws fit if, in the other outputs, the
-first word that differed is the one thing as a selection and the other as a maximum, and so many bytes differ in it and in
-some of the other words that may be either.
+Of every draw in which a configuration's bytes were not what was worked out, a gate's row has the digest of what the
+card stored.  The configuration is compiled here, to the text that the row names, read, and worked out on it: with
+selections as PTX has them, with those that ptxas may make maxima as maxima, and with every choice between the two,
+element by element, as long as there are few.  A draw is explained if one of them has the card's digest.  Where an
+output needs a function that only hardware defines, there is no digest to compare; then a row's draws fit if, in the
+other outputs, the first word that differed is the one thing as a selection and the other as a maximum, and so many
+bytes differ in it and in some of the other words that may be either.
 
 Needs the Triton (and torch) of the gate, no GPU.
 """
@@ -138,7 +138,8 @@ def allowed(walked: Any, kinds: list[str], name: str, seed: int) -> Iterator[str
         begins = np.flatnonzero(apart & ~np.concatenate([[False], apart[:-1] & (np.diff(at) == 1) & (at[1:] % 4 != 0)]))
         choices += [(parameter, int(at[k]) // 4 * 4) for k in begins]
     every = [(True,) * len(choices), (False,) * len(choices)]
-    for taken in itertools.chain(every, itertools.product((True, False), repeat=len(choices)) if len(choices) <= _MOST else ()):
+    mixed = itertools.product((True, False), repeat=len(choices)) if len(choices) <= _MOST else ()
+    for taken in itertools.chain(every, mixed):
         digest = hashlib.sha256()
         chosen = {place for place, take in zip(choices, taken, strict=True) if take}
         for parameter, (at, one) in sorted(moved.items()):
@@ -166,8 +167,9 @@ def main() -> None:
     fit = sum(len(one["draws"]) - sum(one["explained"]) for one in said if one.get("fits"))
     claim = {
         "claim": "Draws of the gate in which the card's bytes were not those of the selections as PTX has them, judged "
-        "again without a card: the digest of what it stored is that of the expressions with maxima where ptxas may make "
-        "some of selections; where an output needs a function of the hardware, the first word and the number of bytes fit",
+        "again without a card: the digest of what it stored is that of the expressions with maxima where ptxas may "
+        "make some of selections; where an output needs a function of the hardware, the first word and the number of "
+        "bytes fit",
         "command": "python scripts/equivalence_recheck.py OUT.json --gate ROWS.parquet",
         "card": "none: the card's digests are in the rows",
         "versions": {"triton": triton.__version__, "numpy": np.__version__, "python": platform.python_version()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -299,17 +300,44 @@ def _witness(classes: list[str], kind: str | None) -> dict[str, Any]:
 
 
 def test_what_is_recorded_counts_up_to_the_results() -> None:
-    """The page's figures are those of the rows and witnesses that are kept."""
-    rows = load_gate_rows([OBSERVATIONS / "equivalence-gate.parquet"])
+    """The page's figures are those of the rows and witnesses that are kept, torch.compile's kernels apart."""
     lines = (OBSERVATIONS / "equivalence-witnesses.jsonl").read_text(encoding="utf-8").splitlines()
-    made = over_splitting([r for r in rows if "outputs" in r], [json.loads(line) for line in lines])
+    witnesses = [json.loads(line) for line in lines]
     claims = json.loads((SCRIPT.parent.parent / "docs/results/equivalence.json").read_text(encoding="utf-8"))["claims"]
-    (claim,) = [c for c in claims if c["claim"].startswith("Over-splitting")]
-    assert claim["counts"] == made["without_products"]
-    assert claim["surplus_pairs_by_witness"] == made["surplus_pairs_by_witness"]
-    assert UNNAMED not in made["surplus_pairs_by_name"]
-    (held,) = [c for c in claims if c["claim"].startswith("What the equivalence checker reads")]
-    assert held["counts"]["configurations"] == len(rows)
+    split = [c for c in claims if c["claim"].startswith("Over-splitting")]
+    held = [c for c in claims if c["claim"].startswith("What the equivalence checker reads")]
+    files = [OBSERVATIONS / f"equivalence-gate{which}.parquet" for which in ("", "-compiled")]
+    for path, claim, counted in zip(files, split, held, strict=True):
+        rows = load_gate_rows([path])
+        made = over_splitting([r for r in rows if "outputs" in r], witnesses)
+        assert claim["counts"] == made["without_products"]
+        assert claim["surplus_pairs_by_witness"] == made["surplus_pairs_by_witness"]
+        assert (UNNAMED in made["surplus_pairs_by_name"]) is ("no witnesses" in claim["claim"])
+        again = summary(rows, {})
+        assert counted["counts"] == again["counts"]
+        assert counted["called_equal"]["pairs_that_differ"] == again["called_equal"]["pairs_that_differ"] == 0
+    # Every draw that differed has been judged again.
+    (judged,) = [c for c in claims if c["claim"].startswith("Draws of the gate")]
+    told = judged["counts"]
+    assert told["draws"] == sum(c["counts"]["different"] for c in held)
+    assert told["configurations"] == sum(c["counts"]["configurations_different"] for c in held)
+    assert told["explained_by_digest"] + told["fit_by_count"] == told["draws"]
+
+
+@pytest.mark.parametrize(
+    ("more", "flags", "again"),
+    [
+        ({"outputs": [], "equal": [True], "aimed_equal": [False], "aimed": []}, "different", True),
+        ({"outputs": [], "equal": [True], "aimed_equal": [True], "aimed": []}, "different", False),
+        ({"outputs": [], "equal": [False]}, "aimed", True),
+        ({"outputs": [], "equal": [False], "aimed_equal": [True], "aimed": []}, "aimed", False),
+        ({"outputs": [], "equal": [False]}, "", False),
+        ({"refused": "contraction"}, "different aimed", False),
+    ],
+)
+def test_rows_that_are_made_again(more: dict[str, Any], flags: str, again: bool) -> None:
+    options = argparse.Namespace(**{name: name in flags for name in ("different", "aimed")})
+    assert runpy.run_path(str(SCRIPT))["_again"](more, options) is again
 
 
 def test_bytes_that_differ_and_bytes_that_nobody_stores_are_found() -> None:
@@ -406,13 +434,13 @@ def test_draws_are_judged_again_by_their_digests() -> None:
     assert digest(wrong) not in set(said())
     # By count: the first word that differed, and so many bytes.
     place = int(apart[0])
-    row = {"kinds": ["fp32", "fp32"], "first": {
-        "parameter": 1, "draw": name, "offset": 4 * place,
-        "card": made[place : place + 1].tobytes().hex(), "walker": moved[place : place + 1].tobytes().hex()}}  # fmt: skip
+    words = {who: x[place : place + 1].tobytes().hex() for who, x in (("card", made), ("walker", moved))}
+    first = {"parameter": 1, "draw": name, "offset": 4 * place, **words}
+    row: dict[str, Any] = {"kinds": ["fp32", "fp32"], "first": first}
     sizes = [int((moved[k : k + 1].view(np.uint8) != made[k : k + 1].view(np.uint8)).sum()) for k in apart]
     for total, fits in ((sizes[0], True), (sum(sizes[:2]), True), (sum(sizes) + 1, False), (sizes[0] - 1, False)):
         assert script["counted"](walked, {**row, "mismatches": total}, [name], seed) is fits
-    row["first"]["card"] = "000000ff"
+    first["card"] = "000000ff"
     assert not script["counted"](walked, {**row, "mismatches": sizes[0]}, [name], seed)
     quotient = script["quotient"]
     one, two, three, nan = (np.array([x], np.uint64) for x in (0x3F800000, 0x40000000, 0x40400000, 0x7FC00001))
@@ -442,8 +470,8 @@ def test_rows_are_stored_small_and_come_back_as_they_were(tmp_path: Path) -> Non
         {"case": "a", "choice": {"num_warps": 1, "fused": True}, "kernel": "k", "kinds": ["fp16", "fp32"],
          "reading": READING, "compile_s": 0.1234, "text": 2 * digest, "read_s": 0.0567, "class": 2 * digest[::-1],
          "assuming": ["x"], "relaxed": dict.fromkeys(RELATIONS, digest), "launch_s": 0.0007, "functions": [],
-         "outputs": [digest, digest[::-1]], "equal": [True, False], "mismatches": 3, "as_extremes": 4, "bytes_compared": 8,
-         "bytes_stored": 16, "evaluate_s": 0.0071, "first": first},
+         "outputs": [digest, digest[::-1]], "equal": [True, False], "mismatches": 3, "as_extremes": 4,
+         "bytes_compared": 8, "bytes_stored": 16, "evaluate_s": 0.0071, "first": first},
         {"case": "a", "choice": {"num_warps": 2, "fused": True}, "kernel": "k", "kinds": [], "reading": READING,
          "refused": "contraction", "reason": "why", "text": 2 * digest},
         {"case": "b", "choice": {"num_warps": 2}, "kernel": "k", "kinds": [], "reading": READING, "text": 2 * digest,

@@ -37,8 +37,8 @@ def evaluate(
     ``memory``: the bytes behind each pointer parameter before the launch, shape (bytes,), or (draws, bytes) for several
     draws at once.  ``functions``: instructions by name, arrays of bit patterns in, patterns out; they come before the
     built-in ones.  ``matrix_step``: what one step of mma.sync does.  ``arguments``: patterns of scalar arguments that
-    are data.  ``chosen``: which rows of ``walked.stored`` to work out; all of them if None.  ``as_extremes``: selections
-    that ptxas may make maxima or minima (see ``extremes.py``) are that: of a NaN they give the canonical one.
+    are data.  ``chosen``: which rows of ``walked.stored`` to work out; all of them if None.  ``as_extremes``:
+    selections that ptxas may make maxima or minima (``extremes.py``) are that: of a NaN they give the canonical one.
 
     Raises:
         InvalidInputError: memory is too short, or a function is not known.

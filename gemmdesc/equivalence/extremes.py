@@ -28,7 +28,7 @@ _FALSE, _TRUE, _EITHER = 0, 1, 2
 def may_be_extreme(table: Table, ids: Ids) -> Mask:
     """Which nodes are selections that ptxas may make a maximum or a minimum with a constant."""
     s = table.store
-    found = s.op[ids] == table.code(SELECTION)
+    found: Mask = s.op[ids] == table.code(SELECTION)
     found &= ~s.varies[s.child[ids, 0]] | ~s.varies[s.child[ids, 1]]
     at = np.flatnonzero(found)
     yes, no, chooser = (s.child[ids[at], k] for k in range(3))

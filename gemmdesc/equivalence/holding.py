@@ -251,7 +251,8 @@ def in_elements(walked: Walked, parameter: int, at: Ids, differ: Chosen) -> Chos
     begins = at - np.where(s.op[ids] == nodes.EXTRACT, s.attribute[ids, 0], 0)
     first, element = np.unique(begins, return_inverse=True)
     found = np.zeros((len(differ), len(first)), np.bool_)
-    np.logical_or.at(found, (slice(None), element.ravel()), differ)
+    for number, place in np.argwhere(differ).tolist():
+        found[number, element.ravel()[place]] = True
     made: Chosen = found[:, element.ravel()]
     return made
 

@@ -190,7 +190,8 @@ def _by_functions(
             functions = {n: stand_in(n, STAND_INS[style]) for n in missing_functions(walks[i])}
             work_out = partial(evaluate, walks[i], memory, functions=functions, matrix_step=matrix_step)
             # What ptxas may make a maximum of gives one NaN or the other.
-            values[i] = [work_out(as_extremes=which) for which in ((False, True) if has_extremes(walks[i]) else (False,))]
+            readings = (False, True) if has_extremes(walks[i]) else (False,)
+            values[i] = [work_out(as_extremes=which) for which in readings]
         for pair in left:
             (one, other), *more = product(values[pair[0]], values[pair[1]])
             difference = first_difference(one, other, batch, kinds, style, more)
