@@ -34,8 +34,7 @@ class Packing:
     span: int
     a_source: Layout
     b_source: Layout
-    a_wide: bool
-    b_wide: bool
+    wide: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,8 +229,7 @@ def _packing(slices: Slices, meta: KernelMeta) -> Packing:
         span=span,
         a_source=meta.a.layout(meta.m, meta.k),
         b_source=meta.b.layout(meta.k, meta.n),
-        a_wide=a_largest > MAX_NARROW_OFFSET,
-        b_wide=b_largest > MAX_NARROW_OFFSET,
+        wide=max(a_largest, b_largest) > MAX_NARROW_OFFSET,
     )
 
 
