@@ -25,13 +25,16 @@ def current_stream() -> Callable[[int], int]:
 @cache
 def current_device() -> Callable[[], int]:
     """Gives torch's current CUDA device, which is initialised already."""
-    return getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+    found: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+    return found
 
 
 @cache
 def is_capturing() -> Callable[[], bool]:
     """Whether a CUDA graph is captured on the current stream."""
-    return getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
+    public = torch.cuda.is_current_stream_capturing
+    found: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", public)
+    return found
 
 
 @cache

@@ -281,7 +281,7 @@ def _pointer_variants(shared_bytes: int) -> Iterator[Variant]:
 
 
 def _pack_variants() -> Iterator[Variant]:
-    sources = product(Layout, repeat=2)
+    sources = product(Layout, Layout)
     for layouts, dtype, step, wide in product(sources, OPERAND_DTYPES, STEP_SIZES, (False, True)):
         yield pack_variant(layouts, dtype=dtype, instruction_k=step, wide_offsets=wide)
 
