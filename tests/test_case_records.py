@@ -96,7 +96,7 @@ def test_a_long_failure_keeps_its_beginning_and_its_end(script: dict[str, Any]) 
         message = "the child ended with 1: " + "a frame\n" * 400 + "ModuleNotFoundError: No module named 'x'\n"
 
     class Report:
-        class longrepr:  # noqa: N801
+        class longrepr:
             reprcrash = Crash
 
     told = script["why"](Report)
