@@ -35,6 +35,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FILES = ("tests/test_cases.py", "tests/test_cases_gpu.py")
 #: A report that has told nothing for so long is ended.
 SILENCE_SECONDS = 420.0
+#: Characters of a failure that are kept: an assertion says what it is at first, a child's traceback at last.
+FIRST_WORDS, LAST_WORDS = 200, 500
 #: With this code a child ends that leaves an unusable card behind.
 UNUSABLE = 3
 
@@ -83,12 +85,14 @@ class Recorder:
 
 
 def why(report: pytest.TestReport) -> str:
-    """The last line that says something of a failure, or a skip's reason."""
+    """What a failure says, its beginning and its end where it is long, or a skip's reason."""
     if isinstance(report.longrepr, tuple):
         return str(report.longrepr[-1])
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else str(report.longrepr)
-    return " ".join(text.split())[:500]
+    told = " ".join(text.split())
+    short = len(told) <= FIRST_WORDS + LAST_WORDS
+    return told if short else f"{told[:FIRST_WORDS]} [...] {told[-LAST_WORDS:]}"
 
 
 def is_usable() -> bool:

@@ -49,6 +49,8 @@ CARD = CardArithmetic(
     steps=tuple(MatrixStep(operand_dtype=d, lanes=16, step=STEP) for d in (DType.FLOAT16, DType.BFLOAT16))
 )
 TORCH = {DType.FLOAT16: torch.float16, DType.BFLOAT16: torch.bfloat16, DType.FLOAT32: torch.float32}
+#: What a result holds before it is written, and what must stay around it.
+FILL = 0x1234
 NARROW = {tl.float16: DType.FLOAT16, tl.bfloat16: DType.BFLOAT16}
 
 
@@ -83,9 +85,24 @@ def _fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
     return interpreter.TensorHandle(np.where(np.isnan(total), nan, total), x.dtype.scalar)
 
 
+def _descriptor_store(builder: Any, desc: Any, value: Any, indices: Any) -> Any:
+    """As Hopper stores: of the last chunk of 16 bytes all, whether the tensor ends in it or not."""
+    chunk = 16 // (desc.base.dtype.element_ty.primitive_bitwidth // 8)
+    inner = desc.shape[-1]
+    whole = interpreter.TensorHandle(-(-inner.data // chunk) * chunk, inner.dtype)
+    seen = interpreter.TensorDescHandle(
+        desc.base, [*desc.shape[:-1], whole], desc.strides, desc.block_shape, desc.padding
+    )
+    return _plain_descriptor_store(builder, seen, value, indices)
+
+
+_plain_descriptor_store = interpreter.InterpreterBuilder.create_descriptor_store
+
+
 def patch_interpreter() -> None:
-    """Exact matrix steps, conversions, fused steps and NaNs; and scalars as NumPy 2.4 wants them."""
+    """Exact matrix steps, conversions, fused steps and NaNs, stores of whole chunks; scalars as NumPy wants them."""
     builder = interpreter.InterpreterBuilder
+    builder.create_descriptor_store = _descriptor_store
     builder.create_fma = _fma
     builder.create_dot = _dot
     builder.create_fp_trunc = builder.create_fp_ext = _convert
@@ -120,10 +137,28 @@ def place(bits: Any, dtype: DType, layout: str) -> torch.Tensor:
     return tensor if layout == "r" else tensor.T
 
 
+def framed(m: int, n: int, dtype: DType, layout: str, *, padded: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """A buffer of one pattern as integers, and the matrix (m, n) in it.
+
+    ``padded``: its lines lie apart, at a pitch that a tensor descriptor takes.
+    """
+    lines, length = (m, n) if layout == "r" else (n, m)
+    kind = torch.int16 if dtype.itemsize == 2 else torch.int32
+    frame = torch.full((lines, length + (-length % 8 + 8 if padded else 0)), FILL, dtype=kind)
+    inner = frame.view(TORCH[dtype])[:, :length]
+    return frame, inner if layout == "r" else inner.T
+
+
+def gap_stays(frame: torch.Tensor, stored: tuple[int, ...]) -> bool:
+    """Whether what lies beyond the lines of a matrix stored as ``stored`` in ``frame`` is as it was."""
+    return bool((frame[:, stored[1] :] == FILL).all())
+
+
 def check(
-    desc: GEMMDesc, m: int, n: int, k: int, layouts: str, seed: int, counts: dict[str, int], bad: list[str]
-) -> None:
-    """Every structure that computes ``desc``, all of its bytes."""
+    desc: GEMMDesc, m: int, n: int, k: int, layouts: str, seed: int, counts: dict[str, int], bad: list[str],
+    *, padded: bool = False,
+) -> None:  # fmt: skip
+    """Every structure that computes ``desc``, all of its bytes; ``padded``: into lines that lie apart."""
     rng = np.random.default_rng(seed)
     a_bits, b_bits = draw(rng, desc.a_dtype, m, k), draw(rng, desc.a_dtype, k, n)
     infinity = 0x7C00 if desc.a_dtype is DType.FLOAT16 else 0x7F80
@@ -137,7 +172,7 @@ def check(
     a, b = place(a_bits, desc.a_dtype, layouts[0]), place(b_bits, desc.a_dtype, layouts[1])
     # The rest of a structure's kernels is what the others are; a few products show that rectangles are put together.
     for structure in [s for s in Structure if s is not Structure.REGIONS or seed % 4 == 0]:
-        out = place(np.full_like(expected, 0x1234), desc.output_dtype, layouts[2])
+        frame, out = framed(m, n, desc.output_dtype, layouts[2], padded=padded)
         meta = KernelMeta(
             m=m, n=n, k=k, a=matrix_meta(a), b=matrix_meta(b), out=matrix_meta(out), sm_count=3, shared_bytes=232448
         )  # fmt: skip
@@ -148,7 +183,9 @@ def check(
         got = out.contiguous().view(torch.int16 if desc.output_dtype.itemsize == 2 else torch.int32).numpy()
         wrong = first_mismatch(expected, got.view(expected.dtype))
         packed = isinstance(choice, KernelChoice) and choice.packing
-        name = structure.value + (" packed" if packed else "")
+        name = structure.value + (" packed" if packed else "") + (" padded" if padded else "")
+        if not gap_stays(frame, out.shape if layouts[2] == "r" else out.T.shape):
+            bad.append(f"{name} {m}x{n}x{k} {layouts} wrote between the lines of out, {desc}")
         counts[name] = counts.get(name, 0) + 1
         if wrong:
             bad.append(f"{name} {m}x{n}x{k} {layouts} {wrong} {desc}")
@@ -165,6 +202,24 @@ def _chosen(desc: GEMMDesc, meta: KernelMeta, structure: Structure) -> Choice | 
         regions = [Region(**dict(zip(names, b, strict=True)), descriptor=desc) for b in bounds]
         return choose_tiled(regions, meta, CARD)
     return choose_kernel(desc, meta, CARD, structure=structure)
+
+
+def between_lines(dtype: DType) -> list[tuple[GEMMDesc, int, int, int, str]]:
+    """Single chains and folded slices whose lines end inside a chunk of 16 bytes, or at its end."""
+    leaf = Accumulator(instruction_k=16, residue=ResidueLast(), step=STEP)
+    cut = Cut(
+        layout=Contiguous(span=64), partial_dtype=DType.FLOAT32, merge_dtype=DType.FLOAT32, start=Start.FIRST
+    )  # fmt: skip
+    found = []
+    for m, n, output, cuts, layouts in (
+        (72, 45, dtype, (), "rcr"), (41, 136, dtype, (), "rcc"), (72, 45, DType.FLOAT32, (), "rcr"),
+        (150, 130, dtype, (cut,), "rcr"), (72, 48, dtype, (), "rcr"),
+    ):  # fmt: skip
+        desc = GEMMDesc(
+            a_dtype=dtype, b_dtype=dtype, output_dtype=output, summed_k=128, cuts=cuts, accumulator=leaf
+        )  # fmt: skip
+        found.append((desc, m, n, 128, layouts))
+    return found
 
 
 def balanced(rng: np.random.Generator) -> list[tuple[GEMMDesc, int, int, int]]:
@@ -221,6 +276,10 @@ def main() -> None:
         m, n = [(37, 9), (5, 70), (200, 5), (8, 8)][number % 4]
         k = int(rng.choice([7, 31, 64, 101]))
         check(draw_nest(rng, dtype, k), m, n, k, "".join(rng.choice(["r", "c"], 3)), number, counts, bad)
+    for number, (desc, m, n, k, layouts) in enumerate(
+        found for dtype in NARROW.values() for found in between_lines(dtype)
+    ):
+        check(desc, m, n, k, layouts, number, counts, bad, padded=True)
     for number, (desc, m, n, k) in enumerate(balanced(rng)):
         check(desc, m, n, k, "".join(rng.choice(["r", "c"], 3)), number, counts, bad)
     sys.stdout.write(json.dumps({"counts": counts, "bad": bad}) + "\n")

@@ -36,7 +36,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import BookError, Declined, InvalidInputError, ProfileError
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.plan import Description
-from gemmdesc.problem import AlgoConfig, DeviceId, Failed, Refused
+from gemmdesc.problem import AlgoConfig, DeviceId, Failed, GemmProblem, Refused
 from gemmdesc.profiles import Level, read_profile
 from gemmdesc.verification.cases import named_layers
 from tests.book_samples import HIDDEN, SHAPES, book_of, put, release
@@ -97,6 +97,14 @@ def test_a_bad_list_says_where(tmp_path: Path, name: str, text: str, message: st
 def test_a_missing_list_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="readable"):
         read_shapes(tmp_path / "none.csv", ShapeDefaults())
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32])
+def test_a_result_is_of_the_operands_type_unless_it_says_otherwise(dtype: DType) -> None:
+    shape = Shape(m=3, n=5, k=7, dtype=dtype)
+    assert shape.out_dtype is dtype
+    assert isinstance(shape.problem(TorchSettings()), GemmProblem)
+    assert Shape(m=3, n=5, k=7, dtype=dtype, out_dtype=DType.FLOAT32).out_dtype is DType.FLOAT32
 
 
 def test_the_packaged_layers_are_such_a_list() -> None:

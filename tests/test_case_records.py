@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from gemmdesc.errors import Declined, DeclinedError
 from tests.case_log import CASES, CaseLog, case_of
+from tests.child_processes import child_environment, last_words
 
 torch = pytest.importorskip("torch")
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "check_cases.py"
@@ -87,3 +89,42 @@ def test_the_script_writes_a_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert counts["comparisons_equal"] == 8
     assert claim["card"] == "none (simulated libraries)"
     assert claim["failures"] == []
+
+
+def test_a_long_failure_keeps_its_beginning_and_its_end(script: dict[str, Any]) -> None:
+    class Crash:
+        message = "the child ended with 1: " + "a frame\n" * 400 + "ModuleNotFoundError: No module named 'x'\n"
+
+    class Report:
+        class longrepr:
+            reprcrash = Crash
+
+    told = script["why"](Report)
+    assert told.startswith("the child ended with 1: a frame")
+    assert told.endswith("ModuleNotFoundError: No module named 'x'")
+    assert len(told) < 800
+    Crash.message = "short\nwords"
+    assert script["why"](Report) == "short words"
+
+
+def test_children_import_what_their_parent_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it has it from: packages may lie in a folder that only the parent's path names."""
+    (tmp_path / "only_here.py").write_text("VALUE = 5\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("CUBLAS_X", "1")
+    text = "import os, only_here, gemmdesc, tests.child_processes\nprint(only_here.VALUE, os.environ.get('CUBLAS_X'))"
+    environment = child_environment(without="CUBLAS", PYTHONHASHSEED="1")
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
+    )  # fmt: skip
+    assert done.stdout.split() == ["5", "None"], done.stderr
+
+
+def test_last_words_are_whole_lines_of_the_end() -> None:
+    text = "".join(f"line {i}\n" for i in range(1000)) + "Error: it\n"
+    words = last_words(text, 100)
+    assert words.endswith("line 999\nError: it")
+    assert words.splitlines()[0].startswith("line 9")
+    assert len(words) <= 120
+    assert last_words("x" * 5000) == "x" * 5000
+    assert last_words("") == ""

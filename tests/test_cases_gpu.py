@@ -42,6 +42,7 @@ from gemmdesc.profiles import Profile, find_profile, profile_path, write_profile
 from gemmdesc.routes import TensorMeta
 from gemmdesc.verification.cases import Regime, case_metas, draw_case
 from tests.case_log import CaseLog
+from tests.child_processes import child_environment, last_words
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
@@ -86,11 +87,11 @@ def eager(case: CaseLog, call: Callable[[], Any], *codes: str, what: object = ""
 
 
 def in_a_process(text: str, *arguments: str, **variables: str) -> Any:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("CUBLAS")}
-    environment |= variables | {"PYTHONPATH": str(ROOT)}
+    environment = child_environment(without="CUBLAS", **variables)
     command = [sys.executable, "-c", text, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    if done.returncode:
+        pytest.fail(f"the child ended with {done.returncode}: {last_words(done.stderr)}")
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -96,6 +96,28 @@ def test_what_kernels_are_given_multiplies_to_torchs_result(release: Release) ->
     assert min(planned[n] for n in covered) > 0, planned
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_kernels_are_given_a_vectors_scalars_as_torch_rounds_them(kind: Any) -> None:
+    seen: list[Ready | Declined] = []
+
+    def handle(call: TorchCall) -> Any:
+        assert isinstance(call.found, Product)
+        seen.append(ready(planner(), call.found, TorchSettings(), READ_FOR))
+        return call.run()
+
+    a, x, y = torch.ones(8, 152, dtype=kind), torch.ones(152, dtype=kind), torch.ones(8, dtype=kind)
+    with intercepted(handle):
+        torch.addmv(y, a, x, beta=0.7)
+        torch.addmm(y, x[None], a.t(), beta=0.7)
+    scalars = []
+    for found in seen:
+        assert isinstance(found, Ready), found
+        scalars.append((found.tensors.alpha, found.tensors.beta))
+    single = torch.tensor([1.0, 0.7])
+    assert scalars == [tuple(single.to(kind).tolist()), tuple(single.tolist())]
+    assert scalars[0] != scalars[1]
+
+
 def test_a_decline_is_the_planners() -> None:
     seen: list[Ready | Declined] = []
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.child_processes import child_environment, last_words
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
@@ -18,11 +19,10 @@ FOLDER = Path(__file__).resolve().parent.parent / "examples"
 
 def run_example(name: str, *arguments: str) -> Any:
     command = [sys.executable, str(FOLDER / name), "--json", *arguments]
-    environment = {"PYTHONPATH": str(FOLDER.parent)}
     done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | environment, timeout=280, check=False
+        command, capture_output=True, text=True, env=child_environment(), timeout=280, check=False
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert done.returncode == 0, done.stdout[-2000:] + last_words(done.stderr)
     return json.loads(done.stdout[done.stdout.index("{") :])
 
 

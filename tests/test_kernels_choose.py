@@ -93,6 +93,37 @@ def test_a_large_aligned_chain_runs_on_descriptors_with_the_large_tile(layouts: 
     assert choice.programs == 132
 
 
+@pytest.mark.parametrize(("n", "pad"), [(1953, 31), (1959, 1), (1952, 32), (1960, 0), (1960, 24)])
+def test_lines_that_end_inside_a_chunk_are_stored_by_pointers(n: int, pad: int) -> None:
+    """The hardware stores chunks of 16 bytes whole: it would write into the gap before the next line."""
+    at = meta(1024, 1984, 2048)
+    at = replace(at, n=n, out=matrix(1024, n, pad=pad))
+    choice = chosen(desc(2048), at)
+    assert choice.structure is Structure.CHAIN_TMA
+    assert at.out.by_descriptor(1024, n)
+    assert choice.store_by_descriptor is (n % 8 == 0)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    rows=st.integers(1, 40), columns=st.integers(1, 40), pad=st.integers(0, 24), by_rows=st.booleans(),
+    dtype=st.sampled_from([DType.FLOAT16, DType.FLOAT32, DType.FLOAT8_E5M2]),
+)  # fmt: skip
+def test_chunks_of_a_store_by_descriptor_lie_inside_the_matrix(
+    rows: int, columns: int, pad: int, by_rows: bool, dtype: DType
+) -> None:
+    out = replace(matrix(rows, columns, by_rows=by_rows, pad=pad), dtype=dtype)
+    if not out.stored_by_descriptor(rows, columns):
+        return
+    steps = (out.row_stride, out.column_stride)
+    inside = {
+        (i * steps[0] + j * steps[1]) * dtype.itemsize + byte
+        for i in range(rows) for j in range(columns) for byte in range(dtype.itemsize)
+    }  # fmt: skip
+    written = {at // 16 * 16 + byte for at in inside for byte in range(16)}
+    assert written == inside
+
+
 def test_an_unaligned_address_is_repacked_when_large_and_read_by_pointers_when_small() -> None:
     assert chosen(desc(1024), meta(512, 512, 1024, alignment=2)).packing is not None
     assert chosen(desc(512), meta(100, 512, 512, alignment=2)).structure is Structure.CHAIN_POINTER

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.child_processes import child_environment
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton has no wheel for this platform"
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 def told(script: str, *arguments: str) -> dict[str, Any]:
     """What a script of this folder prints as its last line, run in Triton's interpreter."""
     path = Path(__file__).with_name(script)
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(path.parents[1])}
+    environment = child_environment(TRITON_INTERPRET="1")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(path), *arguments], capture_output=True, text=True, env=environment,
         check=False,
@@ -36,7 +37,8 @@ def test_every_structure_gives_the_replays_bytes(every: int) -> None:
     result = told("interpreted_kernels.py", "0", str(every))
     assert result["bad"] == []
     wanted = {"chain_tma", "chain_tma packed", "folded_chain packed", "chain_pointer", "grouped_chain", "scalar_nest",
-              "balanced_chains", "regions"}  # fmt: skip
+              "balanced_chains", "regions", "chain_tma padded", "folded_chain padded",
+              "chain_pointer padded"}  # fmt: skip
     assert wanted <= set(result["counts"])
     assert min(result["counts"].values()) >= 1
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.child_processes import child_environment
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton has no wheel for this platform"
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 def test_float8_tf32_and_float32_nests_give_the_replays_bytes() -> None:
     script = Path(__file__).with_name("interpreted_kmajor.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(script.parents[1])}
+    environment = child_environment(TRITON_INTERPRET="1")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script), "4"], capture_output=True, text=True, env=environment, check=False
     )

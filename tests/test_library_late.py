@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -17,6 +15,7 @@ from gemmdesc.library.late import LateSettingWarning, LateVariable, WorkspaceWat
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.routes import NdMeta, TensorMeta, route_mm, route_scaled_mm
 from gemmdesc.routes.batched import route_baddbmm
+from tests.child_processes import child_environment
 
 NAME = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -118,8 +117,7 @@ def test_a_process_that_sets_it_in_time_and_one_that_does_not(
     text = _CHILD.format(before=before, after=after, watched=watched)
     if "cublas_workspace_size" in dir(__import__("torch").backends.cuda):
         text = text.replace("import torch\n", "import torch\ndel torch.backends.cuda.cublas_workspace_size\n", 1)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("CUBLAS")}
-    environment["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent)
+    environment = child_environment(without="CUBLAS")
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment, check=False)
     assert done.stdout.strip() == wanted, done.stderr
 

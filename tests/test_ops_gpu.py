@@ -109,11 +109,13 @@ def test_equal_with_an_odd_inner_pitch() -> None:
 
 
 @pytest.mark.parametrize("layout", ["r", "c"])
-@pytest.mark.parametrize(("offset", "pad"), [(0, 0), (1, 3), (8, 8)])
+@pytest.mark.parametrize(
+    ("n", "offset", "pad"), [(200, 0, 0), (200, 1, 3), (200, 8, 8), (201, 0, 7), (195, 8, 13), (203, 0, 21)]
+)
 @pytest.mark.parametrize("dtype", [HALF, FLOAT])
-def test_out_receives_the_product_and_its_gaps_stay(layout: str, offset: int, pad: int, dtype: Any) -> None:
-    a, b = draw(300, 520), draw(520, 200, seed=1)
-    lines, length = (300, 200) if layout == "r" else (200, 300)
+def test_out_receives_the_product_and_its_gaps_stay(layout: str, n: int, offset: int, pad: int, dtype: Any) -> None:
+    a, b = draw(304, 520), draw(n, 520, seed=1).T
+    lines, length = (304, n) if layout == "r" else (n, 304)
     size = offset + lines * (length + pad) + 5
     buffers = [torch.full((size,), float("nan"), dtype=dtype, device="cuda") for _ in range(2)]
     outs = []

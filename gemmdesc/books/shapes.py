@@ -33,7 +33,8 @@ _BIAS = (
 class Shape:
     """One product of torch's on whole, dense, aligned matrices: (m, k) x (k, n) -> (m, n), row-major.
 
-    ``bias``: a biased Linear, whose product is another problem.  ``label``: for people.
+    ``out_dtype``: ``dtype`` where it is not given.  ``bias``: a biased Linear, whose product is another problem.
+    ``label``: for people.
 
     Raises:
         InvalidInputError: a size below 1, or an unknown layout.
@@ -43,12 +44,14 @@ class Shape:
     n: int
     k: int
     dtype: DType = DType.FLOAT16
-    out_dtype: DType = DType.FLOAT16
+    out_dtype: DType = None  # type: ignore[assignment]  # never None once made
     layout: str = "nn"
     bias: bool = False
     label: str = ""
 
     def __post_init__(self) -> None:
+        if self.out_dtype is None:
+            object.__setattr__(self, "out_dtype", self.dtype)
         for name in _SIZES:
             value = getattr(self, name)
             if type(value) is not int or value < 1:

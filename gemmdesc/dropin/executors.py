@@ -25,7 +25,7 @@ from gemmdesc.operands import DenseOperand
 from gemmdesc.plan import Description, pinned
 from gemmdesc.problem import BIASED, GemmProblem, ScalarClass
 from gemmdesc.regions import Region
-from gemmdesc.routes import Activation, Addend, Release, Route, as_float32
+from gemmdesc.routes import Activation, Addend, Release, Route
 
 if TYPE_CHECKING:
     import torch
@@ -177,8 +177,8 @@ def _inputs(product: Product, route: Route) -> Inputs:
         assert p.addend is not None
         bias = DenseOperand(dtype=problem.bias_dtype, array=host_bits(p.addend.reshape(1, -1), problem.bias_dtype))
     a_scale, b_scale = scales_of(p, route)
-    beta = 0.0 if problem.beta is ScalarClass.ZERO else as_float32(p.beta)
-    return Inputs(alpha=as_float32(p.alpha), beta=beta, a_scale=a_scale, b_scale=b_scale, c=c, bias=bias)
+    alpha, beta = route.scalars(p.alpha, p.beta)
+    return Inputs(alpha=alpha, beta=beta, a_scale=a_scale, b_scale=b_scale, c=c, bias=bias)
 
 
 def _written(product: Product, route: Route, bits: np.ndarray) -> torch.Tensor:

@@ -17,7 +17,7 @@ from gemmdesc.ops.products import note_write
 from gemmdesc.ops.sides import meta_of
 from gemmdesc.plan import Plan, Planner, mm_meta
 from gemmdesc.problem import BIASED, GemmProblem, ScalarClass
-from gemmdesc.routes import Activation, Release, Route, as_float32
+from gemmdesc.routes import Activation, Release, Route
 
 if TYPE_CHECKING:
     import torch
@@ -138,7 +138,7 @@ def ready(
     declined = split_decline(route, plan.answer.splitk_num)
     if declined is not None:
         return declined
-    given = _given(product, plan, tensors)
+    given = _given(product, route, plan, tensors)
     require_problem_tensors(plan, given)
     return Ready(product=product, route=route, plan=plan, tensors=given, out=out)
 
@@ -179,16 +179,17 @@ def _matrices(product: Product, tensors: Tensors) -> Tensors:
     return a, b, out
 
 
-def _given(product: Product, plan: Plan, tensors: Tensors) -> ProblemTensors:
+def _given(product: Product, route: Route, plan: Plan, tensors: Tensors) -> ProblemTensors:
     a, b, out = (t.detach() for t in tensors)
     problem, addend = plan.problem, product.addend
     updated, biased = problem.beta is not ScalarClass.ZERO, problem.epilogue in BIASED
+    alpha, beta = route.scalars(product.alpha, product.beta)
     a_scale, b_scale = (None, None) if product.scales is None else (s.detach() for s in product.scales)
     return ProblemTensors(
         a=a, b=b, out=out, c=out if updated else None,
         bias=addend.detach() if biased and addend is not None else None,
-        alpha=as_float32(product.alpha), beta=as_float32(product.beta) if updated else 0.0, a_scale=a_scale,
-        b_scale=b_scale, named={} if product.fused is None else _named(product),
+        alpha=alpha, beta=beta, a_scale=a_scale, b_scale=b_scale,
+        named={} if product.fused is None else _named(product),
     )  # fmt: skip
 
 

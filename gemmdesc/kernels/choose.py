@@ -207,7 +207,7 @@ def _assemble(
         layouts = Layout.ANY, Layout.ANY
     out_layout = Layout.ROWS if merges else meta.out.layout(m, n)
     by_descriptor = (
-        structure.by_descriptor and not merges and out_layout is Layout.ROWS and meta.out.by_descriptor(m, n)
+        structure.by_descriptor and not merges and out_layout is Layout.ROWS and meta.out.stored_by_descriptor(m, n)
     )
     offsets = [0] if structure.by_descriptor else [meta.a.last_offset(m, meta.k), meta.b.last_offset(meta.k, n)]
     if not by_descriptor:

@@ -7,7 +7,7 @@ from enum import Enum
 
 from gemmdesc.dtypes import DType
 
-#: Tensor descriptors need base and rows aligned to this many bytes.
+#: Tensor descriptors need base and rows aligned to this many bytes, and store chunks of as many.
 TMA_ALIGNMENT = 16
 
 
@@ -70,6 +70,15 @@ class MatrixMeta:
         line_bytes = stride * self.dtype.itemsize
         apart = lines == 1 or (line_bytes > 0 and line_bytes % TMA_ALIGNMENT == 0)
         return apart and self.alignment % TMA_ALIGNMENT == 0
+
+    def stored_by_descriptor(self, rows: int, columns: int) -> bool:
+        """Whether a tensor descriptor can store it without leaving it: the hardware stores whole chunks of 16 bytes.
+
+        A line that ends inside a chunk would be followed by whatever the tile holds there, in the gap before the next
+        line or behind the matrix.
+        """
+        length = columns if self.layout(rows, columns) is Layout.ROWS else rows
+        return self.by_descriptor(rows, columns) and length * self.dtype.itemsize % TMA_ALIGNMENT == 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from gemmdesc.routes.batched import route_baddbmm
 from gemmdesc.routes.metas import NdMeta, TensorMeta, address_alignment, nd_meta, tensor_meta
 from gemmdesc.routes.mm import COMPUTE_TYPE_REDUCTION, route_mm, swaps_operands
 from gemmdesc.routes.release import READ_FOR, Release
-from gemmdesc.routes.route import Activation, Addend, Api, Route, as_float32, epilogue_words
+from gemmdesc.routes.route import Activation, Addend, Api, Route, as_scalar, epilogue_words
 from gemmdesc.routes.scaled import route_scaled_mm
 from gemmdesc.routes.vectors import DOT, route_addmv
 
@@ -21,7 +21,7 @@ __all__ = [
     "Route",
     "TensorMeta",
     "address_alignment",
-    "as_float32",
+    "as_scalar",
     "epilogue_words",
     "nd_meta",
     "route_addmm",

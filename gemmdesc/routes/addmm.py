@@ -16,7 +16,7 @@ from gemmdesc.problem import MAX_ALIGNMENT_BYTES, Epilogue, GemmProblem, ScalarC
 from gemmdesc.routes.metas import NdMeta, TensorMeta
 from gemmdesc.routes.mm import is_row_major, route_mm, swaps_operands
 from gemmdesc.routes.release import Release
-from gemmdesc.routes.route import Activation, Addend, Api, Route, as_float32, scalar_class
+from gemmdesc.routes.route import Activation, Addend, Api, Route, as_scalar, scalar_class, scalars_decline
 
 #: By activation: the epilogue with a bias, and without one.
 _EPILOGUES = {
@@ -65,15 +65,12 @@ def route_addmm(
     plain = route_product(a, b, out, settings)
     if isinstance(plain, Declined):
         return plain
-    times, plus = as_float32(alpha), as_float32(beta)
+    declined = scalars_decline(alpha, beta)
+    if declined is not None:
+        return declined
+    times, plus = as_scalar(alpha), as_scalar(beta)
     problem = replace(plain.problem, alpha=scalar_class(times), beta=scalar_class(plus))
-    if problem.alpha is ScalarClass.ZERO:
-        return Declined(code="out_of_scope", reason="alpha = 0 is not measured")
-    fused = _is_fused(addend, a, b, out, beta, activation, release)
-    if fused and settings.blas_library != "default":
-        reason = f"a fused bias is not measured with torch.backends.cuda.preferred_blas_library {settings.blas_library}"
-        return Declined(code="flags", reason=reason)
-    if fused:
+    if _is_fused(addend, a, b, out, beta, activation, release):
         return _fused(replace(plain, problem=problem), addend, out, settings, activation, release)
     if problem.beta is ScalarClass.ZERO:
         return replace(plain, problem=problem, activation=activation)

@@ -15,7 +15,7 @@ from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.problem import ALL_REDUCTION_SCHEMES, GemmProblem, ScalarClass, Transpose
 from gemmdesc.routes.metas import NdMeta
 from gemmdesc.routes.mm import compute_type, flags_decline, reduction_schemes, scope_decline
-from gemmdesc.routes.route import Addend, Route, as_float32, scalar_class
+from gemmdesc.routes.route import Addend, Route, as_scalar, scalar_class, scalars_decline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +47,10 @@ def route_baddbmm(
     _require(a, b, out)
     _, rows, columns = out.shape
     inner = a.shape[2]
-    times, plus = as_float32(alpha), as_float32(beta)
-    declined = _declined(a, b, out, settings)
+    declined = _declined(a, b, out, settings) or scalars_decline(alpha, beta)
     if declined is not None:
         return declined
-    if times == 0.0:
-        return Declined(code="out_of_scope", reason="alpha = 0 is not measured")
+    times, plus = as_scalar(alpha), as_scalar(beta)
     swapped = _is_row_major(out)
     if swapped is None:
         return Declined(code="unsupported_input", reason="no unit stride in out: torch writes to a copy of it")

@@ -30,7 +30,7 @@ class Release:
     @property
     def fuses_matrices_only(self) -> bool:
         """Whether a bias is fused only where ``a``, too, has more than one row and column."""
-        return self <= READ_FOR
+        return self < READ_FOR
 
     @property
     def tells_bias_for_d(self) -> bool:
@@ -46,5 +46,5 @@ class Release:
         return f"{self.major}.{self.minor}"
 
 
-#: The release whose source the routes were read from.
+#: The release whose source the routes were read from, and whose products they were compared with on a card.
 READ_FOR = Release(major=2, minor=11)

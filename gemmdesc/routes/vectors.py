@@ -2,7 +2,8 @@
 
 After ``addmv_out_cuda`` (aten/src/ATen/native/cuda/Blas.cpp) and ``gemv<at::Half>`` (aten/src/ATen/cuda/CUDABlas.cpp):
 for 16-bit types the vector and the result are matrices of one row, with the vectors' strides as leading dimensions, and
-the product is that row times the matrix.  float32 goes to cublasSgemv, which is no problem of cuBLASLt's.
+the product is that row times the matrix.  alpha and beta are rounded to the operands' type first, as in no other
+product.  float32 goes to cublasSgemv, which is no problem of cuBLASLt's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.problem import GemmProblem, Transpose
 from gemmdesc.routes.metas import NdMeta, TensorMeta
 from gemmdesc.routes.mm import flags_decline, reduction_schemes, scope_decline
-from gemmdesc.routes.route import Addend, Route, as_float32, scalar_class
+from gemmdesc.routes.route import Addend, Route, as_scalar, scalar_class, scalars_decline
 
 #: What ``torch.dot`` declines with.
 DOT = Declined(code="out_of_scope", reason="torch.dot calls cublasDotEx, which is no problem of cuBLASLt's")
@@ -48,9 +49,10 @@ def route_addmv(
     declined = scope_decline(a.dtype, (rows, inner), numbers) or flags_decline(a.dtype, out.dtype, settings)
     if declined is not None:
         return declined
-    times, plus = as_float32(alpha), as_float32(beta)
-    if times == 0.0:
-        return Declined(code="out_of_scope", reason="alpha = 0 is not measured")
+    declined = scalars_decline(alpha, beta, a.dtype)
+    if declined is not None:
+        return declined
+    times, plus = as_scalar(alpha, a.dtype), as_scalar(beta, a.dtype)
     if rows > 1 and out.strides[0] < 1:
         return Declined(code="unsupported_input", reason="an out whose elements share memory")
     by_columns = a.strides[0] == 1 and a.strides[1] >= max(1, rows)
@@ -72,4 +74,4 @@ def route_addmv(
         reduction_scheme_mask=reduction_schemes(a.dtype, settings),
     )  # fmt: skip
     addend = Addend.UNREAD if plus == 0.0 else Addend.IN_PLACE
-    return Route(problem=problem, swapped=True, addend=addend, copies=copies)
+    return Route(problem=problem, swapped=True, addend=addend, copies=copies, scalar_dtype=a.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from gemmdesc.dropin.products import Family, Product
@@ -17,7 +18,12 @@ from gemmdesc.problem import (
     GemmProblem,
     ScalarClass,
 )
-from gemmdesc.routes import Addend, Route, address_alignment
+from gemmdesc.routes import Activation, Addend, Route, address_alignment
+
+#: By activation: the epilogue with a bias, and without one.
+_ACTED = MappingProxyType(
+    {Activation.RELU: (Epilogue.RELU_BIAS, Epilogue.RELU), Activation.GELU: (Epilogue.GELU_BIAS, Epilogue.GELU)}
+)
 
 
 def variants(product: Product, route: Route, settings: TorchSettings) -> Iterator[tuple[str, Route]]:
@@ -35,6 +41,9 @@ def variants(product: Product, route: Route, settings: TorchSettings) -> Iterato
         yield from _other_epilogues(product, route, settings)
     if p.batch_count > 1:
         yield "alignments of every matrix", replace(route, problem=_every_matrix(p))
+    if (product.alpha, product.beta) != (1.0, 0.0):
+        for dtype in dict.fromkeys((DType.FLOAT32, p.a_dtype)):
+            yield f"scalars rounded to {dtype.value}", replace(route, scalar_dtype=dtype)
     # An address may be less aligned than the library is told here; it refuses to run then.
     yield "D's alignment 256", replace(route, problem=_aligned(p, MAX_ALIGNMENT_BYTES, "d"))
     yield "C's and D's alignment 256", replace(route, problem=_aligned(p, MAX_ALIGNMENT_BYTES, "cd"))
@@ -66,12 +75,22 @@ def _other_epilogues(product: Product, route: Route, settings: TorchSettings) ->
             yield f"C in place, {name} workspace", replace(
                 route, problem=in_place, addend=Addend.IN_PLACE, activation=product.activation
             )
+        if product.beta == 1.0 and product.activation is not Activation.NONE:
+            acted = replace(in_place, epilogue=_ACTED[product.activation][1])
+            yield f"C in place, activation in the epilogue, {name} workspace", replace(
+                route, problem=acted, addend=Addend.IN_PLACE, activation=Activation.NONE
+            )
         vector = product.addend is not None and product.addend.numel() == p.m and route.swapped
         if vector and product.beta == 1.0:
             biased = replace(p, epilogue=Epilogue.BIAS, beta=ScalarClass.ZERO, workspace_limit_bytes=size)
             yield f"bias in the epilogue, {name} workspace", replace(
                 route, problem=biased, addend=Addend.BIAS, activation=product.activation
             )
+            if product.activation is not Activation.NONE:
+                acted = replace(biased, epilogue=_ACTED[product.activation][0])
+                yield f"bias and activation in the epilogue, {name} workspace", replace(
+                    route, problem=acted, addend=Addend.BIAS, activation=Activation.NONE
+                )
             aligned = _aligned(biased, MAX_ALIGNMENT_BYTES, "abcd")
             yield f"bias in the epilogue, {name} workspace, alignments 256", replace(
                 route, problem=aligned, addend=Addend.BIAS, activation=product.activation

@@ -22,8 +22,8 @@ from gemmdesc.library.profiler import normalised
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.operands import DenseOperand
 from gemmdesc.plain import to_plain
-from gemmdesc.problem import BIASED, AlgoConfig, Failed, GemmProblem, Launch, Refused, ScalarClass
-from gemmdesc.routes import Activation, Addend, Release, Route, as_float32, epilogue_words
+from gemmdesc.problem import BIASED, AlgoConfig, Failed, GemmProblem, Launch, Refused
+from gemmdesc.routes import Activation, Addend, Release, Route, epilogue_words
 from gemmdesc.verification.route_variants import variants
 
 if TYPE_CHECKING:
@@ -230,10 +230,9 @@ class _Taken:
             d.copy_(self._addend.expand(product.shape))
         library.set_inputs(problem, self._inputs(route))
         first, second = (self._b, self._a) if route.swapped else (self._a, self._b)
-        failed = library.matmul(
-            problem, answer, first.data_ptr(), second.data_ptr(), d.data_ptr(), alpha=as_float32(product.alpha),
-            beta=0.0 if problem.beta is ScalarClass.ZERO else as_float32(product.beta),
-        )  # fmt: skip
+        alpha, beta = route.scalars(product.alpha, product.beta)
+        pointers = (first.data_ptr(), second.data_ptr(), d.data_ptr())
+        failed = library.matmul(problem, answer, *pointers, alpha=alpha, beta=beta)
         if failed is not None:
             return failed.status
         if route.activation is Activation.RELU:
