@@ -66,7 +66,8 @@ def draw_sums(
     """Three samples of the sums (3, m, n) float32 before the output type, as ``InOrderSamples.before``.
 
     ``a``: (m, k) the chosen rows' operand values as float32, ``b``: (k, n); both as the accumulator takes them.
-    ``rows``, ``cols``: int64, their places in the whole D.  Also bool (m, n): where nothing was lost, and where a sum
+    ``rows``, ``cols``: int64, their places in the whole D.  Also bool (m, n): where no rounding lost anything, that to
+    the output type not counted (``InOrderSamples.gaps == 0``; its ``exact`` counts that rounding too), and where a sum
     was not held exactly, so that those elements are to be drawn on the CPU (never, for float16 and 8-bit operands).
     """
     import torch
