@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gemmdesc.kernels.drawn_chain import drawn_chain_kernel
+from gemmdesc.kernels.drawn_chain import drawn_chain_kernel, drawn_extents_kernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,19 @@ def launch_drawn(
     m, n = a.shape[0], b.shape[1]
     out = torch.empty((3, m, n), dtype=torch.float32, device=a.device)
     flags = torch.empty((m, n), dtype=torch.int8, device=a.device)
-    ends, folds = (torch.tensor(x, dtype=torch.int32, device=a.device) for x in (chain.ends, chain.folds))
+    steps, inner = len(chain.ends), max(16, 1 << (chain.step - 1).bit_length())
+    ends, folds = torch.tensor((chain.ends, chain.folds), dtype=torch.int32).to(a.device)
     grid = (-(-m // block[0]), -(-n // block[1]))
+    extents = [torch.empty((count, steps), dtype=torch.int32, device=a.device) for count in grid]
+    for x, many, size, strides, into in (
+        (a, m, block[0], (a.stride(0), 1), extents[0]), (b, n, block[1], (1, b.stride(0)), extents[1])
+    ):  # fmt: skip
+        drawn_extents_kernel[(into.shape[0], steps)](
+            x, ends, into, many, steps, *strides, BLOCK=size, INNER=inner, num_warps=1, enable_fp_fusion=False
+        )
     drawn_chain_kernel[grid](
-        a, b, rows, cols, bases, ends, folds, out, flags, m, n, len(chain.ends), a.stride(0), b.stride(0), m * n,
-        BLOCK_M=block[0], BLOCK_N=block[1], STEP=chain.step, FRACTION=chain.fraction_bits, WIDE=chain.wide,
-        OPPOSITE=chain.opposite, num_warps=num_warps, enable_fp_fusion=False,
+        a, b, rows, cols, bases, ends, folds, *extents, out, flags, m, n, steps, a.stride(0), b.stride(0), m * n,
+        BLOCK_M=block[0], BLOCK_N=block[1], STEP=chain.step, INNER=inner, FRACTION=chain.fraction_bits,
+        WIDE=chain.wide, OPPOSITE=chain.opposite, num_warps=num_warps, enable_fp_fusion=False,
     )  # fmt: skip
     return out, flags
