@@ -12,17 +12,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gemmdesc.kernels.drawn_steps import directions, element_keys, folded, stepped, tight_stepped, two_sum
+from gemmdesc.kernels.drawn_steps import directions, element_keys, folded, laid_out_as, stepped, tight_stepped, two_sum
 
 
 @triton.jit
 def _lowest(x):
-    """The exponent of the lowest bit set of float32 numbers, int32; 2048 of a zero."""
+    """The exponent of the lowest bit set of float32 numbers, int32; 2048 of a zero, -4096 of what is not finite."""
     magnitude = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     field = magnitude >> 23
     significand = (magnitude & 0x7FFFFF) | tl.where(field > 0, 0x800000, 0)
     lowest = ((significand & -significand).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
-    return tl.where(magnitude == 0, 2048, tl.maximum(field, 1) - 150 + lowest)
+    exponent = tl.where(field == 255, -4096, tl.maximum(field, 1) - 150 + lowest)
+    return tl.where(magnitude == 0, 2048, exponent)
 
 
 @triton.jit(do_not_specialize=["COUNT", "steps", "stride_row", "stride_k"])
@@ -30,11 +31,10 @@ def drawn_extents_kernel(
     x_ptr, ends_ptr, out_ptr, COUNT: tl.int32, steps: tl.int32, stride_row: tl.int64, stride_k: tl.int64,
     BLOCK: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """For ``BLOCK`` rows of x and one step: the least exponent l of a bit set, and the most that a row spans, int32.
+    """For ``BLOCK`` rows of x and one step, int32 (blocks, steps): l * 65536 + q + 1024.
 
-    What a row spans is q - 2 l of its own, with the sum of its squares below 2^q.  By Cauchy and Schwarz a product of
-    two rows then is an integer below 2^(half of both spans) times 2^(both l).  ``out`` (blocks, steps): l * 65536
-    plus the span.
+    l: the least exponent of a bit set; the squares of any row add up to less than 2^q.  By Cauchy and Schwarz every
+    partial sum of a product of two rows then is below 2^((q + q')/2), and a multiple of 2^(l + l').
     """
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     s = tl.program_id(1)
@@ -44,26 +44,28 @@ def drawn_extents_kernel(
     inside = (row < COUNT)[:, None] & (k < end)[None, :]
     place = row.to(tl.int64)[:, None] * stride_row + k.to(tl.int64)[None, :] * stride_k
     x = tl.load(x_ptr + place, mask=inside, other=0.0)
-    lowest = tl.min(_lowest(x), 1)
     wide = x.to(tl.float64)
     # A little more than the squares' sum, which was rounded.
-    squares = tl.sum(wide * wide, 1) * (1.0 + 2.0**-40)
+    squares = tl.max(tl.sum(wide * wide, 1), 0) * (1.0 + 2.0**-40)
     above = ((squares.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1022
-    span = tl.minimum(tl.maximum(tl.max(above - 2 * lowest, 0), 0), 4095)
-    word = tl.min(lowest, 0) * 65536 + span
+    word = tl.min(tl.min(_lowest(x), 1), 0) * 65536 + above + 1024
     tl.store(out_ptr + tl.program_id(0).to(tl.int64) * steps + s, word)
 
 
 @triton.jit
-def _operands(
-    a_ptr, b_ptr, m, n, M, N, begin, end, stride_a, stride_b, INNER: tl.constexpr
-):  # fmt: skip
-    """A step's operands, zeros beyond its end: (rows, ``INNER``) and (``INNER``, columns) float32."""
-    k = begin + tl.arange(0, INNER)
-    left = a_ptr + m.to(tl.int64)[:, None] * stride_a + k.to(tl.int64)[None, :]
-    right = b_ptr + k.to(tl.int64)[:, None] * stride_b + n[None, :]
-    x = tl.load(left, mask=(m < M)[:, None] & (k < end)[None, :], other=0.0)
-    return x, tl.load(right, mask=(k < end)[:, None] & (n < N)[None, :], other=0.0)
+def _operands(left, right, m_inside, n_inside, count, INNER: tl.constexpr):
+    """The next ``count`` of a row's and a column's numbers, then zeros: (rows, ``INNER``), (``INNER``, columns)."""
+    k = tl.arange(0, INNER)
+    x = tl.load(left, mask=m_inside[:, None] & (k < count)[None, :], other=0.0)
+    return x, tl.load(right, mask=(k < count)[:, None] & n_inside[None, :], other=0.0)
+
+
+@triton.jit
+def _reach(acc0, acc1, acc2):
+    """The largest magnitude of the accumulators as one float32, infinity if any is not finite."""
+    size = tl.maximum(tl.maximum(tl.abs(acc0), tl.abs(acc1)), tl.abs(acc2))
+    infinite = (acc0 - acc0) + (acc1 - acc1) + (acc2 - acc2) != 0.0
+    return tl.max(tl.max(tl.where(infinite, float("inf"), size), 1), 0).to(tl.float32)
 
 
 @triton.jit
@@ -96,12 +98,12 @@ def drawn_chain_kernel(
     flags_ptr,
     M: tl.int32, N: tl.int32, steps: tl.int32, stride_a: tl.int64, stride_b: tl.int64, stride_s: tl.int64,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, INNER: tl.constexpr, FRACTION: tl.constexpr,
-    WIDE: tl.constexpr, OPPOSITE: tl.constexpr,
+    WIDE: tl.constexpr, FOLDED: tl.constexpr, OPPOSITE: tl.constexpr,
 ):  # fmt: skip
     """A tile of three samples; ``a`` (M, k) and ``b`` (k, N) are float32, rows contiguous.
 
     ``ends``: where each step ends (int32).  ``folds``: for each step -1, or what closes there: -2 the first part of a
-    fold, else the site of the addition.  ``bases``: a word for each sample (int64); with ``OPPOSITE`` the third takes
+    fold, else the site of the addition; not read unless ``FOLDED``.  ``bases``: a word for each sample (int64); with ``OPPOSITE`` the third takes
     the opposite of the second's directions.  ``extents``: of the operands' blocks, from :func:`drawn_extents_kernel`.
     ``INNER``: a power of two not below ``STEP``, the products of a step.  ``out``: three planes of (M, N) float32.
     ``flags``: (M, N) int8, 1 where a rounding lost something, 2 where a sum was not held exactly.
@@ -114,65 +116,85 @@ def drawn_chain_kernel(
     a_extents_ptr += tl.program_id(0).to(tl.int64) * steps
     b_extents_ptr += tl.program_id(1).to(tl.int64) * steps
     acc0 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float64)
-    acc1, acc2, sum0, sum1, sum2 = acc0, acc0, acc0, acc0, acc0
-    lost = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int1)
-    unsure = lost
+    acc1, acc2 = acc0, acc0
+    sum0 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    sum1, sum2 = sum0, sum0
+    lost = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
+    unsure = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int1)
     word0 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
     word1, word2 = word0, word0
     # What the next step needs is loaded a step ahead.
     end = tl.load(ends_ptr)
-    begin = end * 0
-    x, y = _operands(a_ptr, b_ptr, m, n, M, N, begin, end, stride_a, stride_b, INNER)
+    begin, reach = end * 0, end.to(tl.float32) * 0.0
     next_end = tl.load(ends_ptr + tl.minimum(1, steps - 1))
     a_extent, b_extent = tl.load(a_extents_ptr), tl.load(b_extents_ptr)
+    inner = tl.arange(0, INNER).to(tl.int64)
+    left = a_ptr + m.to(tl.int64)[:, None] * stride_a + inner[None, :]
+    right = b_ptr + inner[:, None] * stride_b + n[None, :]
+    x, y = _operands(left, right, m_inside, n_inside, end, INNER)
     for s in range(steps):
         products = tl.dot(x.to(tl.float64), y.to(tl.float64), out_dtype=tl.float64)
-        x, y = _operands(a_ptr, b_ptr, m, n, M, N, end, next_end, stride_a, stride_b, INNER)
-        fold = tl.load(folds_ptr + s)
+        left += end - begin
+        right += (end - begin) * stride_b
+        x, y = _operands(left, right, m_inside, n_inside, next_end - end, INNER)
+        fold = tl.load(folds_ptr + s) if FOLDED else -1
         after_end = tl.load(ends_ptr + tl.minimum(s + 2, steps - 1))
-        # Any partial sum of products is below 2^53 times a bit that all share, which float32's least grid has too.
-        tight = (a_extent & 0xFFFF) + (b_extent & 0xFFFF) <= 2 * 53
-        tight = tight & ((a_extent >> 16) + (b_extent >> 16) >= -126 - FRACTION)
+        above = (a_extent & 0xFFFF) + (b_extent & 0xFFFF) - 2048
+        lowest = (a_extent >> 16) + (b_extent >> 16)
+        # Any partial sum of products is a float64, and so a multiple of float32's least grid that all stays finite.
+        tight = (above - 2 * lowest <= 2 * 53) & (lowest >= -126 - FRACTION)
+        exponent = tl.minimum(tl.maximum((above + 1) >> 1, -126), 127)
+        grown = (reach + ((exponent + 127) << 23).to(tl.float32, bitcast=True)) * 1.001
+        tight = tight & (grown < 2.0**126)
         a_extent = tl.load(a_extents_ptr + tl.minimum(s + 1, steps - 1))
         b_extent = tl.load(b_extents_ptr + tl.minimum(s + 1, steps - 1))
         site = begin.to(tl.int64) * 0 + s
         if s % 32 == 0:
-            word0 = directions(element_keys(base0, row, col), site)
-            word1 = directions(element_keys(base1, row, col), site)
+            word0 = laid_out_as(directions(element_keys(base0, row, col), site), products)
+            word1 = laid_out_as(directions(element_keys(base1, row, col), site), products)
             if not OPPOSITE:
-                word2 = directions(element_keys(base2, row, col), site)
-        up0, up1 = (word0 >> (s % 32)) & 1, (word1 >> (s % 32)) & 1
-        up2 = 1 - up1 if OPPOSITE else (word2 >> (s % 32)) & 1
+                word2 = laid_out_as(directions(element_keys(base2, row, col), site), products)
+        # A direction is the sign.
+        toward0, toward1 = word0 << (31 - s % 32), word1 << (31 - s % 32)
+        toward2 = ~toward1 if OPPOSITE else word2 << (31 - s % 32)
         if tight:
-            acc0, gone0 = tight_stepped(acc0, products, up0, FRACTION, WIDE)
-            acc1, gone1 = tight_stepped(acc1, products, up1, FRACTION, WIDE)
-            acc2, gone2 = tight_stepped(acc2, products, up2, FRACTION, WIDE)
+            acc0, gone0 = tight_stepped(acc0, products, toward0, FRACTION)
+            acc1, gone1 = tight_stepped(acc1, products, toward1, FRACTION)
+            acc2, gone2 = tight_stepped(acc2, products, toward2, FRACTION)
             lost = lost | gone0 | gone1 | gone2
+            reach = grown
         else:
             high, low, least, kept = _spread_sums(
                 a_ptr, b_ptr, m, n, M, N, begin, end, stride_a, stride_b, BLOCK_M, BLOCK_N, STEP, WIDE
             )
-            acc0, gone0, open0 = stepped(acc0, high, low, least, up0, FRACTION)
-            acc1, gone1, open1 = stepped(acc1, high, low, least, up1, FRACTION)
-            acc2, gone2, open2 = stepped(acc2, high, low, least, up2, FRACTION)
-            lost = lost | gone0 | gone1 | gone2
+            acc0, moved0, open0 = stepped(acc0, high, low, least, toward0 < 0, FRACTION)
+            acc1, moved1, open1 = stepped(acc1, high, low, least, toward1 < 0, FRACTION)
+            acc2, moved2, open2 = stepped(acc2, high, low, least, toward2 < 0, FRACTION)
+            lost = lost | (moved0 | moved1 | moved2).to(tl.int32)
+            reach = _reach(acc0, acc1, acc2)
             unsure = unsure | kept | open0 | open1 | open2
-        if fold != -1:
-            first = fold == -2
-            at = tl.maximum(fold, 0).to(tl.int64)
-            up0 = directions(element_keys(base0, row, col), at) & 1
-            up1 = directions(element_keys(base1, row, col), at) & 1
-            up2 = 1 - up1 if OPPOSITE else directions(element_keys(base2, row, col), at) & 1
-            sum0, gone0 = folded(sum0, acc0, up0, first)
-            sum1, gone1 = folded(sum1, acc1, up1, first)
-            sum2, gone2 = folded(sum2, acc2, up2, first)
-            lost = lost | gone0 | gone1 | gone2
-            acc0 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float64)
-            acc1, acc2 = acc0, acc0
+        if FOLDED:
+            if fold != -1:
+                first = fold == -2
+                at = tl.maximum(fold, 0).to(tl.int64)
+                up0 = (directions(element_keys(base0, row, col), at) & 1) != 0
+                up1 = (directions(element_keys(base1, row, col), at) & 1) != 0
+                up2 = up1 == 0
+                if not OPPOSITE:
+                    up2 = (directions(element_keys(base2, row, col), at) & 1) != 0
+                sum0, closed0 = folded(sum0, acc0, up0, first)
+                sum1, closed1 = folded(sum1, acc1, up1, first)
+                sum2, closed2 = folded(sum2, acc2, up2, first)
+                lost = lost | (closed0 | closed1 | closed2).to(tl.int32)
+                reach = reach * 0.0
+                acc0 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float64)
+                acc1, acc2 = acc0, acc0
         begin, end, next_end = end, next_end, after_end
     place = m.to(tl.int64)[:, None] * N + n[None, :]
     inside = m_inside[:, None] & n_inside[None, :]
-    tl.store(out_ptr + place, sum0.to(tl.float32), mask=inside)
-    tl.store(out_ptr + stride_s + place, sum1.to(tl.float32), mask=inside)
-    tl.store(out_ptr + 2 * stride_s + place, sum2.to(tl.float32), mask=inside)
-    tl.store(flags_ptr + place, lost.to(tl.int8) + 2 * unsure.to(tl.int8), mask=inside)
+    if not FOLDED:
+        sum0, sum1, sum2 = acc0.to(tl.float32), acc1.to(tl.float32), acc2.to(tl.float32)
+    tl.store(out_ptr + place, sum0, mask=inside)
+    tl.store(out_ptr + stride_s + place, sum1, mask=inside)
+    tl.store(out_ptr + 2 * stride_s + place, sum2, mask=inside)
+    tl.store(flags_ptr + place, (lost != 0).to(tl.int8) + 2 * unsure.to(tl.int8), mask=inside)

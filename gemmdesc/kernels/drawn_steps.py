@@ -34,6 +34,12 @@ def directions(keys, site):
 
 
 @triton.jit
+def laid_out_as(words, products):
+    """``words``, kept by each thread for the elements of which it has ``products``: else they are moved every step."""
+    return tl.where((products == products) | (products != products), words, 0)
+
+
+@triton.jit
 def two_sum(x, y):
     total = x + y
     part = total - x
@@ -61,7 +67,7 @@ def _neighbour(value, rest, up, FRACTION: tl.constexpr):
     lower = tl.where(on_grid & (rest < 0.0), units - tl.where(units > 0.0, inward, 1.0), low)
     above = tl.where(on_grid, units, low + 1.0)
     upper = tl.where(on_grid & (rest > 0.0), units + tl.where(units < 0.0, inward, 1.0), above)
-    size = tl.abs(tl.where(up != 0, upper, lower) * _power_of_two(exponent))
+    size = tl.abs(tl.where(up, upper, lower) * _power_of_two(exponent))
     over = size >= 2.0**128
     size = tl.where(over, float("inf"), size)
     result = tl.where(usable, tl.where(v < 0.0, -size, size), value)
@@ -90,32 +96,31 @@ def stepped(acc, high, low, least, up, FRACTION: tl.constexpr):
 
 @triton.jit
 def folded(running, acc, up, FIRST):
-    """The running sum of a fold after ``acc`` joined it, which it is where that is the first."""
-    value, rest = two_sum(running, acc)
+    """The running float32 sum of a fold after ``acc`` joined it, which it is where that is the first."""
+    value, rest = two_sum(running.to(tl.float64), acc)
     result, between = _neighbour(value, rest, up, 23)
-    return tl.where(FIRST, acc, result), between & (FIRST == 0)
+    return tl.where(FIRST, acc, result).to(tl.float32), between & (FIRST == 0)
 
 
 @triton.jit
-def tight_stepped(acc, products, up, FRACTION: tl.constexpr, WIDE: tl.constexpr):
-    """:func:`stepped` where one float64 holds the products' sum, which is a multiple of what float32's least grid of
-    ``FRACTION`` bits is; so is the accumulator, and below float32's normal range nothing is left to round.
+def tight_stepped(acc, products, direction, FRACTION: tl.constexpr):
+    """:func:`stepped` where one float64 holds the products' sum and nothing leaves float32's finite numbers.
 
-    The rounding is one of the float64's bits: what lies under the grid is cut, or all ones are added there first.
+    ``direction``: int32, negative where up.  Sum and accumulator are multiples of float32's least grid of ``FRACTION``
+    bits, so that below its normal range nothing is left to round.  Also int32, not 0 where that lost something.
+
+    Rounds in the float64's bits: what lies under the grid is cut, and before that all ones are added there to go away
+    from zero.  What the float64 itself left out moves them by one: back where it is toward zero and the cut would miss
+    it, on where it is away from zero.
     """
     BELOW: tl.constexpr = (1 << (52 - FRACTION)) - 1
     total, rest = two_sum(products, acc)
-    bits = total.to(tl.int64, bitcast=True)
-    between = tl.abs(rest) > 0.0
-    inward = (bits ^ rest.to(tl.int64, bitcast=True)) < 0
-    outward = (up != 0) ^ (bits < 0)
-    over = between & (inward == 0)
-    moved = tl.where(outward, over.to(tl.int64) + BELOW, -(between & inward).to(tl.int64))
-    result = (bits + moved) & ~BELOW
-    lost = between | ((bits & BELOW) != 0)
-    finite = tl.abs(total) < float("inf")
-    if WIDE:
-        beyond = (result & 0x7FFFFFFFFFFFFFFF) >= 0x47F0000000000000
-        result = tl.where(beyond, (result & ~0x7FFFFFFFFFFFFFFF) | 0x7FF0000000000000, result)
-        lost = lost | beyond
-    return tl.where(finite, result.to(tl.float64, bitcast=True), total), finite & lost
+    bits, rest_bits = total.to(tl.int64, bitcast=True), rest.to(tl.int64, bitcast=True)
+    sign = (bits >> 32).to(tl.int32)
+    # All ones where true.
+    outward = (direction ^ sign) >> 31
+    inward_rest = ((rest_bits >> 32).to(tl.int32) ^ sign) >> 31
+    by_rest = tl.where(rest != 0.0, inward_rest - outward, 0)
+    result = (bits + (outward.to(tl.int64) & BELOW) + by_rest.to(tl.int64)) & ~BELOW
+    lost = (bits & BELOW) | rest_bits
+    return result.to(tl.float64, bitcast=True), (lost | (lost >> 32)).to(tl.int32)

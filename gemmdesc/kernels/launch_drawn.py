@@ -56,6 +56,6 @@ def launch_drawn(
     drawn_chain_kernel[grid](
         a, b, rows, cols, bases, ends, folds, *extents, out, flags, m, n, steps, a.stride(0), b.stride(0), m * n,
         BLOCK_M=block[0], BLOCK_N=block[1], STEP=chain.step, INNER=inner, FRACTION=chain.fraction_bits,
-        WIDE=chain.wide, OPPOSITE=chain.opposite, num_warps=num_warps, enable_fp_fusion=False,
+        WIDE=chain.wide, FOLDED=max(chain.folds) >= 0, OPPOSITE=chain.opposite, num_warps=num_warps, enable_fp_fusion=False,
     )  # fmt: skip
     return out, flags
