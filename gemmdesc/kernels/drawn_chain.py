@@ -43,7 +43,7 @@ def drawn_extents_kernel(
     k = begin + tl.arange(0, INNER)
     inside = (row < COUNT)[:, None] & (k < end)[None, :]
     place = row.to(tl.int64)[:, None] * stride_row + k.to(tl.int64)[None, :] * stride_k
-    x = tl.load(x_ptr + place, mask=inside, other=0.0)
+    x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
     wide = x.to(tl.float64)
     # A little more than the squares' sum, which was rounded.
     squares = tl.max(tl.sum(wide * wide, 1), 0) * (1.0 + 2.0**-40)
@@ -80,8 +80,8 @@ def _spread_sums(
     for kk in range(STEP):
         k = (begin + kk).to(tl.int64)
         x_inside, y_inside = (m < M) & (k + 0 * m < end), (n < N) & (k + 0 * n < end)
-        x = tl.load(a_ptr + m.to(tl.int64) * stride_a + k, mask=x_inside, other=0.0).to(tl.float64)
-        y = tl.load(b_ptr + k * stride_b + n, mask=y_inside, other=0.0).to(tl.float64)
+        x = tl.load(a_ptr + m.to(tl.int64) * stride_a + k, mask=x_inside, other=0.0).to(tl.float32).to(tl.float64)
+        y = tl.load(b_ptr + k * stride_b + n, mask=y_inside, other=0.0).to(tl.float32).to(tl.float64)
         high, rest = two_sum(high, x[:, None] * y[None, :])
         if WIDE:
             low, rest = two_sum(low, rest)
@@ -100,12 +100,13 @@ def drawn_chain_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, INNER: tl.constexpr, FRACTION: tl.constexpr,
     WIDE: tl.constexpr, FOLDED: tl.constexpr, OPPOSITE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of three samples; ``a`` (M, k) and ``b`` (k, N) are float32, rows contiguous.
+    """A tile of three samples; ``a`` (M, k) and ``b`` (k, N) are of a type that float32 holds, rows contiguous.
 
     ``ends``: where each step ends (int32).  ``folds``: for each step -1, or what closes there: -2 the first part of a
-    fold, else the site of the addition; not read unless ``FOLDED``.  ``bases``: a word for each sample (int64); with ``OPPOSITE`` the third takes
-    the opposite of the second's directions.  ``extents``: of the operands' blocks, from :func:`drawn_extents_kernel`.
-    ``INNER``: a power of two not below ``STEP``, the products of a step.  ``out``: three planes of (M, N) float32.
+    fold, else the site of the addition; not read unless ``FOLDED``.  ``bases``: a word for each sample (int64); with
+    ``OPPOSITE`` the third takes the opposite of the second's directions.  ``extents``: of the operands' blocks, from
+    :func:`drawn_extents_kernel`.  ``INNER``: a power of two not below ``STEP``, the products of a step.  ``out``:
+    three planes of (M, N) float32.
     ``flags``: (M, N) int8, 1 where a rounding lost something, 2 where a sum was not held exactly.
     """
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -133,10 +134,12 @@ def drawn_chain_kernel(
     right = b_ptr + inner[:, None] * stride_b + n[None, :]
     x, y = _operands(left, right, m_inside, n_inside, end, INNER)
     for s in range(steps):
-        products = tl.dot(x.to(tl.float64), y.to(tl.float64), out_dtype=tl.float64)
+        wide_x, wide_y = x.to(tl.float32).to(tl.float64), y.to(tl.float32).to(tl.float64)
+        products = tl.dot(wide_x, wide_y, out_dtype=tl.float64)
         left += end - begin
         right += (end - begin) * stride_b
         x, y = _operands(left, right, m_inside, n_inside, next_end - end, INNER)
+        # Without folds none is asked for below.
         fold = tl.load(folds_ptr + s) if FOLDED else -1
         after_end = tl.load(ends_ptr + tl.minimum(s + 2, steps - 1))
         above = (a_extent & 0xFFFF) + (b_extent & 0xFFFF) - 2048
@@ -173,22 +176,21 @@ def drawn_chain_kernel(
             lost = lost | (moved0 | moved1 | moved2).to(tl.int32)
             reach = _reach(acc0, acc1, acc2)
             unsure = unsure | kept | open0 | open1 | open2
-        if FOLDED:
-            if fold != -1:
-                first = fold == -2
-                at = tl.maximum(fold, 0).to(tl.int64)
-                up0 = (directions(element_keys(base0, row, col), at) & 1) != 0
-                up1 = (directions(element_keys(base1, row, col), at) & 1) != 0
-                up2 = up1 == 0
-                if not OPPOSITE:
-                    up2 = (directions(element_keys(base2, row, col), at) & 1) != 0
-                sum0, closed0 = folded(sum0, acc0, up0, first)
-                sum1, closed1 = folded(sum1, acc1, up1, first)
-                sum2, closed2 = folded(sum2, acc2, up2, first)
-                lost = lost | (closed0 | closed1 | closed2).to(tl.int32)
-                reach = reach * 0.0
-                acc0 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float64)
-                acc1, acc2 = acc0, acc0
+        if fold != -1:
+            first = fold == -2
+            at = tl.maximum(fold, 0).to(tl.int64)
+            up0 = (directions(element_keys(base0, row, col), at) & 1) != 0
+            up1 = (directions(element_keys(base1, row, col), at) & 1) != 0
+            up2 = up1 == 0
+            if not OPPOSITE:
+                up2 = (directions(element_keys(base2, row, col), at) & 1) != 0
+            sum0, closed0 = folded(sum0, acc0, up0, first)
+            sum1, closed1 = folded(sum1, acc1, up1, first)
+            sum2, closed2 = folded(sum2, acc2, up2, first)
+            lost = lost | (closed0 | closed1 | closed2).to(tl.int32)
+            reach = end.to(tl.float32) * 0.0
+            acc0 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float64)
+            acc1, acc2 = acc0, acc0
         begin, end, next_end = end, next_end, after_end
     place = m.to(tl.int64)[:, None] * N + n[None, :]
     inside = m_inside[:, None] & n_inside[None, :]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from gemmdesc.verification.stochastic_products import PRODUCTS, Product, operand
 
 Row = dict[str, Any]
 
+#: Tiles that are timed beside the one that the launch takes.
+_TILES = ((16, 32), (32, 16), (32, 32), (64, 16))
 _TORCH = {DType.FLOAT16: "float16", DType.BFLOAT16: "bfloat16"}
 
 
@@ -84,7 +87,10 @@ def _kernels(product: Product, k: int, a: Bits, b: Bits, rows: Any, seed: int, d
 
 
 def cost_on_card(size: int = 4096, rows: int = 64) -> list[Row]:
-    """Microseconds of three samples of ``rows`` rows, and of torch's whole product, medians of 20 runs."""
+    """Microseconds of three samples of ``rows`` rows, and of torch's whole product, medians of 20 runs.
+
+    Also those of the samples with other tiles than the one that is taken, by name.
+    """
     import torch
 
     found = []
@@ -99,21 +105,22 @@ def cost_on_card(size: int = 4096, rows: int = 64) -> list[Row]:
             raise AssertionError(chain.reason)
         chosen = torch.linspace(0, size - 1, rows, device="cuda").to(torch.int64)
         cols = torch.arange(size, device="cuda")
-        wide = b.float()
 
-        def drawn(chain: Any = chain, a: Any = a, wide: Any = wide, chosen: Any = chosen, cols: Any = cols) -> Any:
-            return draw_sums(chain, a[chosen].float(), wide, rows=chosen, cols=cols)
+        def drawn(block: Any = None, chain: Any = chain, a: Any = a, b: Any = b, places: Any = (chosen, cols)) -> Any:
+            return draw_sums(chain, a[places[0]], b, rows=places[0], cols=places[1], block=block)
 
         def whole(a: Any = a, b: Any = b) -> Any:
             return torch.mm(a, b)
 
         drawn_us, whole_us = _microseconds(drawn), _microseconds(whole)
+        tiles = {f"{m}x{n}": round(_microseconds(partial(drawn, (m, n))), 1) for m, n in _TILES}
         found.append(
             {
-                "product": f"{product.operands.value}, {product.structure}",
+                "product": f"{product.operands.value} -> {product.output.value}, {product.structure}",
                 "drawn_us": round(drawn_us, 1),
                 "product_us": round(whole_us, 1),
                 "products": round(drawn_us / whole_us, 2),
+                "tiles_us": tiles,
             }
         )
     return found
