@@ -184,6 +184,8 @@ def test_comparisons_of_halves_are_those_of_their_values(kind: str, dtype: DType
                 ordered = order(*wanted) & ~unordered
                 assert (NAMED[f"setp.{name}.{kind}"](every, fixed) == ordered).all()
                 assert (NAMED[f"setp.{name}u.{kind}"](every, fixed) == (ordered | unordered)).all()
+            assert (NAMED[f"setp.nan.{kind}"](every, fixed) == unordered).all()
+            assert (NAMED[f"setp.num.{kind}"](every, fixed) == ~unordered).all()
 
 
 def test_comparisons_that_ask_for_a_nan_say_whether_there_is_one() -> None:

@@ -312,7 +312,7 @@ def test_what_is_recorded_counts_up_to_the_results() -> None:
         made = over_splitting([r for r in rows if "outputs" in r], witnesses)
         assert claim["counts"] == made["without_products"]
         assert claim["surplus_pairs_by_witness"] == made["surplus_pairs_by_witness"]
-        assert (UNNAMED in made["surplus_pairs_by_name"]) is ("no witnesses" in claim["claim"])
+        assert (UNNAMED in made["surplus_pairs_by_name"]) is ("no witness yet" in claim["claim"])
         again = summary(rows, {})
         assert counted["counts"] == again["counts"]
         assert counted["called_equal"]["pairs_that_differ"] == again["called_equal"]["pairs_that_differ"] == 0

@@ -188,6 +188,8 @@ NAMED: dict[str, Function] = {
     **{f"setp.{n}.b{w}": _compare_integers(_ORDERS[n], f"u{w}") for n in ("eq", "ne") for w in _BITS},
     **{f"setp.{n}.{k}": _compare_halves(f, False, d) for n, f in _ORDERS.items() for k, d in _HALVES.items()},
     **{f"setp.{n}u.{k}": _compare_halves(f, True, d) for n, f in _ORDERS.items() for k, d in _HALVES.items()},
+    **{f"setp.nan.{k}": _compare_halves(lambda x, y: x != x, True, d) for k, d in _HALVES.items()},
+    **{f"setp.num.{k}": _compare_halves(lambda x, y: x == x, False, d) for k, d in _HALVES.items()},
     **{f"shl.b{w}": _shift(True, w) for w in _BITS},
     **{f"shr.{k}{w}": _shift(False, w) for k in "bu" for w in _BITS},
     **{f"and.b{8 * w}": lambda a, b: a & b for w in (2, 4, 8)},
