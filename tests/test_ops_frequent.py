@@ -166,6 +166,30 @@ def test_scratch_of_the_allocator_is_the_streams_and_given_back(fails: bool, ben
     assert len(used) >= len(launches)
 
 
+@pytest.mark.parametrize("release", ["this", "takes a tensor", "public only"])
+def test_a_write_is_seen_by_autograd_whatever_the_release(
+    release: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_a_tensor(tensor: Any) -> None:
+        if isinstance(tensor, tuple):
+            raise TypeError("expected a tensor")
+
+    if release == "takes a tensor":
+        original = torch._C._increment_version
+        monkeypatch.setattr(torch._C, "_increment_version", of_a_tensor)
+        monkeypatch.setattr(torch.autograd.graph, "increment_version", lambda tensor: original((tensor,)))
+    elif release == "public only":
+        original = torch._C._increment_version
+        monkeypatch.delattr(torch._C, "_increment_version")
+        monkeypatch.setattr(torch.autograd.graph, "increment_version", lambda tensor: original((tensor,)))
+    bench.products = FrequentProducts(bench.products._runtime)
+    a, b, out = operands()
+    bench.long_way(a, b, out)
+    before = out._version
+    assert bench.again(a, b, out) is out
+    assert out._version == before + 1
+
+
 #: Each changes one thing of a call.
 CHANGES: dict[str, Callable[[Any, Any, Any], tuple[Any, ...]]] = {
     "alignment of a": lambda a, b, out: (placed(M, K, 1), b, out),

@@ -17,7 +17,7 @@ from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.prepared import PreparedProgram
 from gemmdesc.kernels.program import PLAIN_INPUTS, Input, Program, Step
 from gemmdesc.kernels.recording import Named, NotRecordableError, recording, stand_in, torch_dtype
-from gemmdesc.kernels.streams import current_stream
+from gemmdesc.kernels.streams import current_stream, scratch_functions
 from gemmdesc.kernels.tiled import Choice
 
 #: Programs of more steps than this are so long on the GPU that what a launch costs does not matter.
@@ -114,13 +114,23 @@ def run_prepared(
     program: PreparedProgram, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, beside: Beside, scales: Scales | None
 ) -> None:
     """Enqueue ``program`` on checked tensors of the current device, on its current stream."""
-    scratch = new_scratch(program, out.device)
-    inputs: tuple[int, ...] = (a.data_ptr(), b.data_ptr(), out.data_ptr(), _address(scratch))
+    beyond: tuple[int, ...] = ()
     if program.needs > PLAIN_INPUTS:
         scale, output = (None, None) if scales is None else (scales.scale, scales.output)
         addresses = map(_address, (beside.c, beside.bias, scale, output))
-        inputs = (*inputs, *addresses, float32_bits(beside.alpha), float32_bits(beside.beta))
-    program(current_stream()(out.get_device()), inputs)
+        beyond = (*addresses, float32_bits(beside.alpha), float32_bits(beside.beta))
+    stream, at = current_stream()(out.get_device()), (a.data_ptr(), b.data_ptr(), out.data_ptr())
+    functions = scratch_functions() if program.scratch_bytes and out.is_cuda else None
+    if functions is None:
+        scratch = new_scratch(program, out.device)
+        program(stream, (*at, _address(scratch), *beyond))
+        return
+    take, give_back = functions
+    address = take(program.scratch_bytes, stream)
+    try:
+        program(stream, (*at, address, *beyond))
+    finally:
+        give_back(address)
 
 
 def plain_inputs(program: PreparedProgram) -> tuple[int, ...]:

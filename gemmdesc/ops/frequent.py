@@ -95,8 +95,7 @@ class FrequentProducts:
         self._bytes, self._empty = torch.uint8, torch.empty_strided
         # Without a device it is asked of CUDA, at a quarter of the cost.
         self._grad_enabled, self._autocast = torch.is_grad_enabled, torch.is_autocast_enabled
-        # Behind torch.autograd.graph.increment_version, which takes longer to find out that it was given a tensor.
-        self._increment = getattr(torch._C, "_increment_version", torch.autograd.graph.increment_version)
+        self._increment = _quick_increment()
         self._on_device = torch.cuda.device
 
     def matmul(
@@ -242,6 +241,20 @@ class FrequentProducts:
             b_bytes=reach[1], out_bytes=reach[2],
             beside=plain_inputs(program),
         )  # fmt: skip
+
+
+def _quick_increment() -> Callable[[tuple[torch.Tensor]], None]:
+    """``torch.autograd.graph.increment_version`` of one tensor in a tuple, without looking whether it is one."""
+    import torch
+
+    behind: Callable[[tuple[torch.Tensor]], None] | None = getattr(torch._C, "_increment_version", None)
+    tried, public = torch.empty(0), torch.autograd.graph.increment_version
+    try:
+        if behind is not None:
+            behind((tried,))
+    except TypeError:  # a release that takes no tuple
+        behind = None
+    return behind if behind is not None and tried._version == 1 else lambda tensors: public(tensors[0])
 
 
 @cache
