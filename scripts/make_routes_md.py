@@ -36,7 +36,7 @@ class RoutesError(Exception):
 
 
 def claims_of(data: dict[str, Any], since: Sequence[str] = ()) -> dict[str, Any]:
-    """docs/results/routes.json from a file of ``check_routes.py``: one claim for each operator, and what has changed."""
+    """docs/results/routes.json from a file of ``check_routes.py``: a claim for each operator, and what has changed."""
     by_operator: dict[str, dict[str, Counter[str]]] = {}
     for row in data["counts"]:
         family = f"{row['dtypes']}; {row['epilogue']}" if row["epilogue"] else row["dtypes"] or "others"
@@ -44,9 +44,10 @@ def claims_of(data: dict[str, Any], since: Sequence[str] = ()) -> dict[str, Any]
         by_operator.setdefault(row["operator"], {}).setdefault(family, Counter()).update(counts)
     card, library = data["card"], data["library"]["version"]
     version = ".".join(str(library[x]) for x in ("major", "minor", "patch"))
+    # A claim does not depend on where the file lay.
+    command = re.sub(r"\S+\.json\b", "OUT.json", data["command"])
     stamp = {
-        # The claim does not depend on where the file lay.
-        "command": re.sub(r"\S+\.json\b", "OUT.json", data["command"]), "card": f"{card['name']} ({card['sm']}, {card['sm_count']} SMs)",
+        "command": command, "card": f"{card['name']} ({card['sm']}, {card['sm_count']} SMs)",
         "versions": {"torch": data["torch"], "cuBLASLt": version, "driver": card["driver"]}, "date": data["date"],
     }  # fmt: skip
     return {
