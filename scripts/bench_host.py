@@ -6,10 +6,13 @@ Bytes come first: a case whose calls do not all give torch.mm's is counted as di
 turns, a hundred of one without waiting for the GPU, then a hundred of the next, in random order; what is kept is the
 time of one call in each turn.  Last, fresh processes make their first call with and without saved plans, in turn.
 
-OUT.json has a claim for each: medians and quartiles in microseconds, and ratios (torch.mm's time / ours).  Exits 1
-where bytes differ, or where a bar is missed: run with ``out`` at most torch.mm's time with ``out``, matmul at most 1.5
-times that.  Structures that the library's answers do not lead to are launched from descriptors of our own, by program
-and by Triton (``host_structures.py``).  ``--rehearse`` needs no GPU: torch.mm stands for every call.
+OUT.json is written anew after every case and every pair of processes, so that a limit loses none; each phase has its
+share of --seconds.  It has a claim for each: medians and quartiles in microseconds, and ratios (torch.mm's time /
+ours).  Exits 1 where bytes differ, or where a bar is missed: run with ``out`` at most torch.mm's time with ``out``,
+matmul at most 1.5 times that.  Structures that the library's answers do not lead to are launched from descriptors of
+our own, by program and by Triton (``host_structures.py``).
+
+``--rehearse`` needs no GPU: torch.mm stands for every call.
 """
 
 from __future__ import annotations
@@ -18,22 +21,21 @@ import argparse
 import gc
 import json
 import math
-import os
 import platform
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
+from host_starts import start_claims
 from host_structures import described, launches_of
 
 #: Calls in a row of one turn; with at most five launches each, a stream's queue has room for all of them.
@@ -42,6 +44,8 @@ IN_A_ROW = 100
 BARS = {"run(out)": 1.0, "matmul(out)": 1.5, "matmul": 1.5}
 BASE = "torch.mm(out)"
 HALF, BF16 = torch.float16, torch.bfloat16
+#: Of the time for all; what a phase leaves goes to the next, and each case has at least five turns.
+SHARES = {"calls": 0.55, "structures": 0.25, "starts": 0.2}
 Calls = dict[str, Callable[[], Any]]
 
 
@@ -230,61 +234,6 @@ def structure_claim(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-CHILD = """
-import json, time
-begin = time.perf_counter()
-import torch, gemmdesc
-a, b = (torch.ones(64, 4096, device={place!r}, dtype=torch.float16) for _ in range(2))
-wait = torch.cuda.synchronize if {place!r} == "cuda" else (lambda: None)
-product = torch.mm if {rehearse!r} else gemmdesc.matmul
-torch.mm(a, b.T); wait()
-ready = time.perf_counter()
-product(a, b.T); wait()
-first = time.perf_counter()
-product(a[:48], b.T); wait()
-second = time.perf_counter()
-saved = None
-if not {rehearse!r}:
-    from gemmdesc.ops import default_planner
-    held = default_planner().saved
-    saved = None if held is None else [held.info().found, held.info().asked]
-print(json.dumps({{"imports_and_torch": ready - begin, "first_call": first - ready, "second_shape": second - first,
-                  "saved": saved}}))
-"""
-
-
-def started(folder: str, place: str, rehearse: bool) -> dict[str, Any]:
-    """What a fresh process told of its first calls; ``folder``: of saved plans, or ``off``."""
-    environment = {**os.environ, "GEMMDESC_SAVED_PLANS": folder}
-    code = CHILD.format(place=place, rehearse=rehearse)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        raise SystemExit(f"a fresh process failed:\n{done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def start_claim(starts: int, place: str, rehearse: bool) -> dict[str, Any]:
-    """Seconds of a fresh process's first call with and without saved plans, in turn."""
-    told: dict[str, list[dict[str, Any]]] = {"without": [], "with saved plans": []}
-    with tempfile.TemporaryDirectory() as folder:
-        started(folder, place, rehearse)  # saves the plans, and fills Triton's cache
-        for _ in range(starts):
-            told["without"].append(started("off", place, rehearse))
-            told["with saved plans"].append(started(folder, place, rehearse))
-    seconds = {
-        name: {key: round(statistics.median(t[key] for t in runs), 4)
-               for key in ("imports_and_torch", "first_call", "second_shape")}
-        for name, runs in told.items()
-    }  # fmt: skip
-    asked = sorted({tuple(t["saved"]) for t in told["with saved plans"] if t["saved"]})
-    return {
-        "claim": "seconds of a fresh process's first call and of a second shape, with and without saved plans",
-        "counts": {"processes": 2 * starts}, "seconds": seconds,
-        "answers_found_and_asked": [list(pair) for pair in asked],
-    }  # fmt: skip
-
-
 def provenance(rehearse: bool) -> dict[str, Any]:
     """Who measured what, as every results file says it."""
     versions: dict[str, str] = {"torch": torch.__version__, "python": platform.python_version()}
@@ -302,37 +251,68 @@ def provenance(rehearse: bool) -> dict[str, Any]:
     return {"command": command, "card": card, "versions": versions, "date": date.today().isoformat()}
 
 
+class Results:
+    """OUT.json, written anew whenever more is known, so that whatever ends the run loses none of it."""
+
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        self._path, self._about = path, about
+        self._claims: dict[str, list[dict[str, Any]]] = {}
+
+    @property
+    def claims(self) -> list[dict[str, Any]]:
+        return [claim for phase in self._claims.values() for claim in phase]
+
+    def put(self, phase: str, claims: list[dict[str, Any]]) -> None:
+        """``claims`` are now those of ``phase``."""
+        self._claims[phase] = claims
+        told = [{"claim": c["claim"]} | self._about | c for c in self.claims]
+        aside = self._path.with_suffix(".tmp")
+        aside.write_text(json.dumps({"claims": told}, indent=1))
+        aside.replace(self._path)
+
+
+def measure_all(
+    named: list[tuple[str, Callable[[], tuple[dict[str, Any], Calls]]]], base: str, until: float, random: Random,
+    place: str, note: Callable[[list[dict[str, Any]]], None],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The rows of all; each gets its share of the time that is left until ``until``, and ``note`` sees them grow."""
+    rows: list[dict[str, Any]] = []
+    for i, (name, made) in enumerate(named):
+        told, calls = made()  # plans and compiles, which takes time of its own
+        share = max(0.0, until - time.perf_counter()) / (len(named) - i)
+        rows.append(measured(name, told, calls, base, share, random, place))
+        note(rows)
+    return rows
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path)
-    parser.add_argument("--seconds", type=float, default=120.0, help="for the calls of all cases together")
-    parser.add_argument("--starts", type=int, default=5, help="fresh processes of each kind")
+    parser.add_argument("--seconds", type=float, default=120.0, help="for all phases together")
+    parser.add_argument("--starts", type=int, default=5, help="fresh processes of each kind, at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rehearse", action="store_true")
     options = parser.parse_args()
-    place = "cpu" if options.rehearse else "cuda"
-    random, seed = Random(options.seed), options.seed
-    cases = tuple(Case(m=8 + i, n=9, k=10) for i in range(2)) if options.rehearse else CASES
-    others = () if options.rehearse else described()
-    share = options.seconds / (len(cases) + len(others))
-    rows = [
-        measured(c.name, *calls_of(c, seed, place, options.rehearse), BASE, share, random, place) for c in cases
-    ]
-    claims = cost_claims(rows)
-    if others:
-        launched = [measured(d.name, *launches_of(d, seed), "Triton", share, random, place) for d in others]
-        claims.append(structure_claim(launched))
-        rows += launched
-    if options.starts:
-        claims.append(start_claim(options.starts, place, options.rehearse))
-    about = provenance(options.rehearse)
-    aside = options.path.with_suffix(".tmp")
-    aside.write_text(json.dumps({"claims": [{"claim": c.pop("claim"), **about, **c} for c in claims]}, indent=1))
-    aside.replace(options.path)
-    missed = [c["claim"] for c in json.loads(options.path.read_text())["claims"]
-              if c.get("within_the_bar", 0) < c.get("of", 0)]  # fmt: skip
-    for claim in missed:
-        print(f"missed at some case: {claim}")
+    begin, seed, rehearse = time.perf_counter(), options.seed, options.rehearse
+    place, random = "cpu" if rehearse else "cuda", Random(seed)
+    parts = accumulate(share * options.seconds for share in SHARES.values())
+    ends = {name: begin + part for name, part in zip(SHARES, parts, strict=True)}
+    results = Results(options.path, provenance(rehearse))
+    cases = tuple(Case(m=8 + i, n=9, k=10) for i in range(2)) if rehearse else CASES
+    rows = measure_all(
+        [(c.name, partial(calls_of, c, seed, place, rehearse)) for c in cases], BASE, ends["calls"], random, place,
+        lambda found: results.put("calls", cost_claims(found)),
+    )  # fmt: skip
+    if not rehearse:
+        rows += measure_all(
+            [(d.name, partial(launches_of, d, seed)) for d in described()], "Triton", ends["structures"], random, place,
+            lambda found: results.put("structures", [structure_claim(found)]),
+        )  # fmt: skip
+    for claim in start_claims(options.starts, place, rehearse, ends["starts"]):
+        results.put("starts", [claim])
+    missed = [c["claim"] for c in results.claims if c.get("within_the_bar", 0) < c.get("of", 0)]
+    for words in missed:
+        print(f"missed at some case: {words}")
     return int(bool(missed) or any(r["state"] == "different" for r in rows))
 
 

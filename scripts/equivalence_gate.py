@@ -2,7 +2,7 @@
 
     python scripts/equivalence_gate.py OUT [--seconds 250] [--processes 16] [--most 10000] [--card none]
         [--known tests/observations/equivalence-gate.parquet] [--store tests/observations/equivalence-gate.parquet]
-        [--aimed]
+        [--aimed] [--different]
 
 Configurations of the corpus are compiled here, read, and launched with ten adversarial draws each.  The expression
 behind every stored byte (of a sample, where they are many) is worked out with PTX's arithmetic, functions that only
@@ -220,6 +220,7 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, default=CORPUS)
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="files with rows that need not be made")
     parser.add_argument("--aimed", action="store_true", help="make rows again that were not launched on aimed draws")
+    parser.add_argument("--different", action="store_true", help="make rows again in which some draw differed")
     parser.add_argument("--store", type=Path, default=None, help="a Parquet file for all rows")
     parser.add_argument("--witnesses", type=Path, default=None, help="lines of equivalence_witnesses.py, to count with")
     parser.add_argument("--summary", type=Path, default=None, metavar="FACTS",
@@ -247,13 +248,17 @@ def main() -> None:
     sys.exit(1 if made["counts"]["different"] or made["called_equal"]["pairs_that_differ"] else 0)
 
 
+def _again(row: dict[str, Any], options: argparse.Namespace) -> bool:
+    """Whether a row that is there is to be made again."""
+    differs = not all([*row.get("equal", ()), *row.get("aimed_equal", ())])
+    return (options.aimed and "outputs" in row and "aimed" not in row) or (options.different and differs)
+
+
 def run(options: argparse.Namespace, began: float) -> None:
     """Have the processes take configurations until the time is over."""
     from gemmdesc.equivalence.gate_rows import gate_key
 
-    known = {
-        gate_key(row) for row in rows_of(options) if "outputs" not in row or "aimed" in row or not options.aimed
-    }
+    known = {gate_key(row) for row in rows_of(options) if not _again(row, options)}
     wanted = [name for name in options.cases.split(",") if name]
     todo = [
         item

@@ -1,7 +1,8 @@
 """Write docs/results/equivalence.json from the rows of campaigns and the summary of a gate.
 
     python scripts/equivalence_results.py
-        docs/results/equivalence.json --rows ROWS.parquet ... [--gate OUT/summary.json]
+        docs/results/equivalence.json --rows ROWS.parquet ... [--gate OUT/summary.json ...]
+        [--rechecked OUT.json]
 
 Every figure is counted from the files given; what a file does not have is not in the result.
 """
@@ -19,7 +20,9 @@ from statistics import median
 from typing import Any
 
 #: What the gate's claim keeps of its summary; lists of examples stay in the summary.
-KEPT = ("claim", "command", "card", "versions", "date", "counts", "declined_by_reason", "seconds")
+KEPT = ("claim", "command", "card", "versions", "date", "counts", "declined_by_reason", "different_by_kernel",
+        "seconds")  # fmt: skip
+WITNESSES = "python scripts/equivalence_witnesses.py OUT.jsonl --gate ROWS.parquet"
 Row = dict[str, Any]
 
 
@@ -157,16 +160,21 @@ def gate(path: Path) -> list[Row]:
     for name in ("called_equal", "called_different"):
         claim[name] = {k: v for k, v in whole[name].items() if isinstance(v, int)}
     split = whole["over_splitting"]
+    kernels = whole["by_kernel"]
+    which = " of what torch.compile emits" if all(name.startswith("compiled ") for name in kernels) else ""
+    sought = any(set(kinds) - {"none yet"} for kinds in split["surplus_pairs_by_witness"].values())
+    unsought = "" if sought or not split["surplus_pairs_by_witness"] else "; no witnesses have been looked for yet"
     return [
         claim,
         {
-            "claim": "Over-splitting: classes of the checker over classes of the card's bytes on all draws, case by "
+            "claim": f"Over-splitting{which}: "
+            "classes of the checker over classes of the card's bytes on all draws, case by "
             "case; apart: over classes that these bytes or a witness tell apart (operands on which the expressions "
             "differ: exactly, or whatever approximate functions give within bounds, or on a card); expected: with "
             "witnesses under four stand-ins for approximate functions too; the counts are over every kernel that is no "
-            "matrix product",
+            f"matrix product{unsought}",
             **{name: whole[name] for name in ("card", "versions", "date")},
-            "command": f"{whole['command']}\npython scripts/equivalence_witnesses.py OUT.jsonl --gate ROWS.parquet",
+            "command": whole["command"] + (f"\n{WITNESSES}" if sought else ""),
             "counts": split["without_products"],
             **{name: found for name, found in split.items() if name not in ("without_products", "surplus")},
         },
@@ -178,7 +186,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--rows", type=Path, nargs="*", default=[])
-    parser.add_argument("--gate", type=Path, default=None)
+    parser.add_argument("--gate", type=Path, nargs="*", default=[], help="summaries of gates, each its own claims")
+    parser.add_argument("--rechecked", type=Path, default=None, help="what equivalence_recheck.py wrote")
     options = parser.parse_args()
     claims: list[Row] = []
     from gemmdesc.equivalence.campaign_rows import load_rows
@@ -187,8 +196,10 @@ def main() -> None:
     if rows:
         given = facts(rows, options.rows)
         claims += [c for c in (campaign(rows, given), trees(rows, given), times(rows, given)) if c is not None]
-    if options.gate is not None:
-        claims += gate(options.gate)
+    for path in options.gate:
+        claims += gate(path)
+    if options.rechecked is not None:
+        claims += json.loads(options.rechecked.read_text(encoding="utf-8"))["claims"]
     if not claims:
         sys.exit("rows or gate must be given (got neither)")
     options.out.write_text(json.dumps({"claims": claims}, indent=1) + "\n", encoding="utf-8")

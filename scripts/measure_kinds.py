@@ -25,6 +25,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from gemmdesc.cli.probing import COMPARED_ANSWERS
+from gemmdesc.cli.serving import known_rows
 from gemmdesc.errors import CampaignError
 from gemmdesc.library.interface import Library
 from gemmdesc.library.torch_settings import TorchSettings, read_settings
@@ -81,7 +83,7 @@ class Plan:
         if self.simulated:
             small = replace(scope, regimes=(Regime.SMALL,))
             return Options(scope=small, seed=SEED, first_blocks=1, most_queries=FEW, target_unseen=1.0)
-        options = Options(scope=scope, seed=SEED, cuda_cores=self.cuda_cores)
+        options = Options(scope=scope, seed=SEED, cuda_cores=self.cuda_cores, compared_answers=COMPARED_ANSWERS)
         return quick(options) if self.quick else options
 
     def pool(self, opener: Callable[[], Library]) -> AbstractContextManager[Workers]:
@@ -92,11 +94,15 @@ def probe(plan: Plan, folder: Path, seconds: float) -> dict[str, dict[str, Any]]
     """Every kind's campaign, each for its part of the time."""
     found: dict[str, dict[str, Any]] = {}
     with plan.pool(plan.opener) as workers:
+        library = workers.library
+        prior = known_rows(library.device, library.identity, folder.parent / "profiles")
         for at, name in enumerate(plan.kinds):
             began = time.monotonic()
             seconds_left = seconds / (len(plan.kinds) - at)
             try:
-                Campaign(workers, plan.options(name), kind_folder(folder, name), _until(began + seconds_left)).run()
+                Campaign(
+                    workers, plan.options(name), kind_folder(folder, name), _until(began + seconds_left), prior
+                ).run()
                 ended = True
             except CampaignError as error:
                 ended = False

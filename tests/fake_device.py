@@ -21,6 +21,7 @@ from gemmdesc.kernels.beside import NOTHING, Beside
 from gemmdesc.kernels.compiling import KERNELS, constants_of
 from gemmdesc.kernels.driver import LaunchConfig, TensorMap
 from gemmdesc.kernels.launch import TORCH_TYPES, matrix_meta
+from gemmdesc.kernels.launch_loop import one_by_one
 from gemmdesc.kernels.loaded import BoxFormat, LoadedKernel
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.prepared import PreparedProgram
@@ -94,6 +95,9 @@ class FakeDevice:
             self.maps[number] = (address, element, tuple(shape), tuple(strides))
         ctypes.memmove(made.address, struct.pack("=Q", number), 8)
         return made
+
+    def launch_all(self, steps: int, first: int, count: int) -> int:
+        return one_by_one(self.launch, steps, first, count)
 
     def launch(self, config: int, function: int, parameters: int, extra: None) -> int:
         """As ``cuLaunchKernelEx``."""

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,7 +34,9 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
 
 def test_every_structure_is_described_and_computed_by_it(scripts: tuple[Any, Any]) -> None:
     cases = scripts[1].described()
-    assert {c.structure for c in cases} == {s.value for s in Structure} - {Structure.REGIONS.value}
+    # Regions consist of others, and what follows a product may take operands by name, which no program does.
+    others = {Structure.REGIONS.value, Structure.FUSED.value}
+    assert {c.structure for c in cases} == {s.value for s in Structure} - others
     assert len({c.name for c in cases}) == len(cases)
     for case in cases:
         choice = case.choice
@@ -43,7 +46,7 @@ def test_every_structure_is_described_and_computed_by_it(scripts: tuple[Any, Any
         assert program.variants == needed_variants(choice, case.meta)
     counts = [len(record(c.choice, c.meta, Taken(scales=1), torch.device("cpu")).steps) for c in cases]
     assert min(counts) == 1
-    assert max(counts) >= 4
+    assert max(counts) >= 3
     boxes = [sum(isinstance(a, Box) for s in record(c.choice, c.meta, Taken(scales=1), torch.device("cpu")).steps
                  for a in s.arguments) for c in cases]  # fmt: skip
     assert {0, 2, 3} <= set(boxes)
@@ -99,6 +102,53 @@ def test_bars_are_counted_at_every_case(scripts: tuple[Any, Any]) -> None:
         "shapes": 3, "equal": 2, "different": 0, "declined": 1,
     }  # fmt: skip
     assert run["declined_cases"] == {"c": "no_rule: none"}
+
+
+def test_what_is_known_is_written_whatever_ends_the_run(scripts: tuple[Any, Any], tmp_path: Path) -> None:
+    bench, path = scripts[0], tmp_path / "host.json"
+    good = torch.tensor([[1.0]])
+    results = bench.Results(path, {"card": "none"})
+
+    def broken() -> Any:
+        raise KeyboardInterrupt
+
+    calls = {"torch.mm(out)": lambda: good, **dict.fromkeys((*bench.BARS, "Triton"), good.clone)}
+    told = {"structure": "rehearsed", "launches": 1}
+    named = [("first", lambda: (told, calls)), ("second", lambda: (told, calls)), ("third", broken)]
+    begin = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        bench.measure_all(
+            named, "torch.mm(out)", begin + 0.6, Random(0), "cpu",
+            lambda rows: results.put("calls", bench.cost_claims(rows)),
+        )  # fmt: skip
+    assert 0.2 < time.perf_counter() - begin < 3
+    claims = json.loads(path.read_text())["claims"]
+    assert [list(c["ratio"]) for c in claims] == [["first", "second"]] * 4
+    assert {c["card"] for c in claims} == {"none"}
+    results.put("starts", [{"claim": "one"}])
+    results.put("starts", [{"claim": "two"}])
+    assert [c["claim"] for c in json.loads(path.read_text())["claims"]][4:] == ["two"]
+    results.put("calls", [])
+    assert [c["claim"] for c in json.loads(path.read_text())["claims"]] == ["two"]
+
+
+def test_fresh_processes_stop_in_time(scripts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = importlib.import_module("host_starts")
+    made: list[str] = []
+
+    def started(folder: str, place: str, rehearse: bool) -> dict[str, Any]:
+        made.append(folder)
+        clock[0] += 10.0
+        return {"imports_and_torch": clock[0], "first_call": 1.0, "second_shape": 2.0, "saved": [2, 0]}
+
+    clock = [0.0]
+    monkeypatch.setattr(starts, "started", started)
+    monkeypatch.setattr(starts.time, "perf_counter", lambda: clock[0])
+    counts = [c["counts"]["processes"] for c in starts.start_claims(5, "cpu", True, 55.0)]
+    assert counts == [2, 4]
+    assert [f == "off" for f in made] == [False, True, False, True, False]
+    clock[0] = 100.0
+    assert len(list(starts.start_claims(5, "cpu", True, 55.0))) == 1
 
 
 def test_the_rehearsal_writes_claims_of_the_results_format(tmp_path: Path) -> None:

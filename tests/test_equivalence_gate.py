@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -296,17 +300,44 @@ def _witness(classes: list[str], kind: str | None) -> dict[str, Any]:
 
 
 def test_what_is_recorded_counts_up_to_the_results() -> None:
-    """The page's figures are those of the rows and witnesses that are kept."""
-    rows = load_gate_rows([OBSERVATIONS / "equivalence-gate.parquet"])
+    """The page's figures are those of the rows and witnesses that are kept, torch.compile's kernels apart."""
     lines = (OBSERVATIONS / "equivalence-witnesses.jsonl").read_text(encoding="utf-8").splitlines()
-    made = over_splitting([r for r in rows if "outputs" in r], [json.loads(line) for line in lines])
+    witnesses = [json.loads(line) for line in lines]
     claims = json.loads((SCRIPT.parent.parent / "docs/results/equivalence.json").read_text(encoding="utf-8"))["claims"]
-    (claim,) = [c for c in claims if c["claim"].startswith("Over-splitting")]
-    assert claim["counts"] == made["without_products"]
-    assert claim["surplus_pairs_by_witness"] == made["surplus_pairs_by_witness"]
-    assert UNNAMED not in made["surplus_pairs_by_name"]
-    (held,) = [c for c in claims if c["claim"].startswith("What the equivalence checker reads")]
-    assert held["counts"]["configurations"] == len(rows)
+    split = [c for c in claims if c["claim"].startswith("Over-splitting")]
+    held = [c for c in claims if c["claim"].startswith("What the equivalence checker reads")]
+    files = [OBSERVATIONS / f"equivalence-gate{which}.parquet" for which in ("", "-compiled")]
+    for path, claim, counted in zip(files, split, held, strict=True):
+        rows = load_gate_rows([path])
+        made = over_splitting([r for r in rows if "outputs" in r], witnesses)
+        assert claim["counts"] == made["without_products"]
+        assert claim["surplus_pairs_by_witness"] == made["surplus_pairs_by_witness"]
+        assert (UNNAMED in made["surplus_pairs_by_name"]) is ("no witnesses" in claim["claim"])
+        again = summary(rows, {})
+        assert counted["counts"] == again["counts"]
+        assert counted["called_equal"]["pairs_that_differ"] == again["called_equal"]["pairs_that_differ"] == 0
+    # Every draw that differed has been judged again.
+    (judged,) = [c for c in claims if c["claim"].startswith("Draws of the gate")]
+    told = judged["counts"]
+    assert told["draws"] == sum(c["counts"]["different"] for c in held)
+    assert told["configurations"] == sum(c["counts"]["configurations_different"] for c in held)
+    assert told["explained_by_digest"] + told["fit_by_count"] == told["draws"]
+
+
+@pytest.mark.parametrize(
+    ("more", "flags", "again"),
+    [
+        ({"outputs": [], "equal": [True], "aimed_equal": [False], "aimed": []}, "different", True),
+        ({"outputs": [], "equal": [True], "aimed_equal": [True], "aimed": []}, "different", False),
+        ({"outputs": [], "equal": [False]}, "aimed", True),
+        ({"outputs": [], "equal": [False], "aimed_equal": [True], "aimed": []}, "aimed", False),
+        ({"outputs": [], "equal": [False]}, "", False),
+        ({"refused": "contraction"}, "different aimed", False),
+    ],
+)
+def test_rows_that_are_made_again(more: dict[str, Any], flags: str, again: bool) -> None:
+    options = argparse.Namespace(**{name: name in flags for name in ("different", "aimed")})
+    assert runpy.run_path(str(SCRIPT))["_again"](more, options) is again
 
 
 def test_bytes_that_differ_and_bytes_that_nobody_stores_are_found() -> None:
@@ -323,6 +354,100 @@ def test_bytes_that_differ_and_bytes_that_nobody_stores_are_found() -> None:
     card[1, 7] ^= 1
     card[0, 150] = 0
     assert compared({1: card}, values, walked, 2)["equal"] == [False, True]
+
+
+INDUCTOR = """
+ld.global.b32 %r10, [%rd4];
+mov.b32 %r40, 0fFF800000;
+setp.gt.f32 %p1, %r40, %r10;
+selp.f32 %r41, %r40, %r10, %p1;
+ld.global.b32 %r11, [%rd4+128];
+setp.gt.f32 %p2, %r41, %r11;
+setp.nan.f32 %p3, %r41, %r41;
+or.pred %p4, %p2, %p3;
+selp.f32 %r42, %r41, %r11, %p4;
+st.global.b32 [%rd5], %r42;
+"""
+
+
+def test_a_nan_of_a_selection_that_may_be_a_maximum_is_either() -> None:
+    """Lane 0: a NaN that meets the constant; lane 1: one that meets data alone; lane 2: both; all others: numbers."""
+    walked = walk(kernel(INDUCTOR), Launch())
+    words = np.zeros((2, 64), np.uint32)
+    words[:, :64] = np.arange(1, 65, dtype=np.float32).view(np.uint32)
+    first, second = 0xFFA01234, 0x7FC00567
+    words[0, 0], words[0, 33], words[0, 2], words[0, 34] = first, second, first, second
+    memory = words.view(np.uint8)
+    values = evaluate(walked, {0: memory})
+    again = partial(evaluate, walked, {0: memory}, as_extremes=True)
+    wanted = np.maximum(words[:, :32], words[:, 32:])
+    wanted[0, :3] = first, second, first
+    assert (values[1][1].view(np.uint32) == wanted).all()
+    canonical = wanted.copy()
+    canonical[0, [0, 2]] = 0x7FFFFFFF
+    assert (again()[1][1].view(np.uint32) == canonical).all()
+
+    def held(changed: dict[int, int]) -> dict[str, Any]:
+        card = np.full((2, 128 + 64), 0xA5, np.uint8)
+        words = wanted.copy()
+        words[0, list(changed)] = list(changed.values())
+        card[:, :128] = words.view(np.uint8)
+        return compared({1: card}, values, walked, 2, again)
+
+    assert held({})["equal"] == [True, True]
+    assert "as_extremes" not in held({})
+    # Element by element, ptxas may have decided otherwise.
+    for changed in ({0: 0x7FFFFFFF}, {2: 0x7FFFFFFF}, {0: 0x7FFFFFFF, 2: 0x7FFFFFFF}):
+        found = held(changed)
+        assert (found["equal"], found["mismatches"]) == ([True, True], 0)
+        assert found["as_extremes"] == 4 * len(changed)
+    # Another payload, bytes of both, a NaN that no constant met, and a number.
+    for changed in ({0: 0x7FC00000}, {0: 0x7FA01234}, {0: 0xFFFFFFFF}, {1: 0x7FFFFFFF}, {5: 0x7FFFFFFF}, {5: 0}):
+        found = held(changed)
+        assert found["equal"] == [False, True]
+        assert found["first"]["offset"] == 4 * next(iter(changed))
+    # Without the second reading it is another value.
+    card = np.full((2, 128), 0xA5, np.uint8)
+    card[:, :128] = canonical.view(np.uint8)
+    assert compared({1: card}, values, walked, 2)["equal"] == [False, True]
+
+
+def test_draws_are_judged_again_by_their_digests() -> None:
+    script = runpy.run_path(str(SCRIPT.parent / "equivalence_recheck.py"))
+    walked = walk(kernel(INDUCTOR), Launch())
+    name, seed = "many NaN", 3
+    memory = script["operands"](walked, ["fp32", "fp32"], name, seed)
+    moved, made = (evaluate(walked, memory, as_extremes=which)[1][1].view(np.uint32) for which in (False, True))
+    apart = np.flatnonzero(moved != made)
+    assert len(apart) > 2
+    said = partial(script["allowed"], walked, ["fp32", "fp32"], name, seed)
+
+    def digest(words: np.ndarray) -> str:
+        return hashlib.sha256(words.tobytes()).hexdigest()[:16]
+
+    mixed = moved.copy()
+    mixed[apart[::2]] = 0x7FFFFFFF
+    for words in (moved, made, mixed):
+        assert digest(words) in set(said())
+    wrong = mixed.copy()
+    wrong[apart[0]] ^= 1
+    assert digest(wrong) not in set(said())
+    # By count: the first word that differed, and so many bytes.
+    place = int(apart[0])
+    words = {who: x[place : place + 1].tobytes().hex() for who, x in (("card", made), ("walker", moved))}
+    first = {"parameter": 1, "draw": name, "offset": 4 * place, **words}
+    row: dict[str, Any] = {"kinds": ["fp32", "fp32"], "first": first}
+    sizes = [int((moved[k : k + 1].view(np.uint8) != made[k : k + 1].view(np.uint8)).sum()) for k in apart]
+    for total, fits in ((sizes[0], True), (sum(sizes[:2]), True), (sum(sizes) + 1, False), (sizes[0] - 1, False)):
+        assert script["counted"](walked, {**row, "mismatches": total}, [name], seed) is fits
+    first["card"] = "000000ff"
+    assert not script["counted"](walked, {**row, "mismatches": sizes[0]}, [name], seed)
+    quotient = script["quotient"]
+    one, two, three, nan = (np.array([x], np.uint64) for x in (0x3F800000, 0x40000000, 0x40400000, 0x7FC00001))
+    assert quotient(one, two).tolist() == [0x3F000000]
+    assert quotient(nan, three).tolist() == [0x7FFFFFFF]
+    with pytest.raises(ValueError, match="powers of two"):
+        quotient(one, three)
 
 
 def test_a_rehearsal_runs_resumes_and_counts(tmp_path: Path) -> None:
@@ -345,8 +470,8 @@ def test_rows_are_stored_small_and_come_back_as_they_were(tmp_path: Path) -> Non
         {"case": "a", "choice": {"num_warps": 1, "fused": True}, "kernel": "k", "kinds": ["fp16", "fp32"],
          "reading": READING, "compile_s": 0.1234, "text": 2 * digest, "read_s": 0.0567, "class": 2 * digest[::-1],
          "assuming": ["x"], "relaxed": dict.fromkeys(RELATIONS, digest), "launch_s": 0.0007, "functions": [],
-         "outputs": [digest, digest[::-1]], "equal": [True, False], "mismatches": 3, "bytes_compared": 8,
-         "bytes_stored": 16, "evaluate_s": 0.0071, "first": first},
+         "outputs": [digest, digest[::-1]], "equal": [True, False], "mismatches": 3, "as_extremes": 4,
+         "bytes_compared": 8, "bytes_stored": 16, "evaluate_s": 0.0071, "first": first},
         {"case": "a", "choice": {"num_warps": 2, "fused": True}, "kernel": "k", "kinds": [], "reading": READING,
          "refused": "contraction", "reason": "why", "text": 2 * digest},
         {"case": "b", "choice": {"num_warps": 2}, "kernel": "k", "kinds": [], "reading": READING, "text": 2 * digest,

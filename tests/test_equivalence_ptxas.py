@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gemmdesc.equivalence import Different, Equal, Kernel, Launch, Unknown, equivalent
+from gemmdesc.equivalence.walk import EXTREMES, PAYLOADS
 from tests.equivalence_texts import kernel
 
 
@@ -197,6 +198,117 @@ def test_a_payload_that_only_ptxas_decides_is_an_assumption(body: str, loose: bo
     answer = itself(body)
     assert isinstance(answer, Equal)
     assert any("payload" in line for line in answer.assuming) is loose
+
+
+ONE, MINUS_INFINITY = "0f3F800000", "0fFF800000"
+
+
+def inductor(a: str, b: str, made: str = "%r20", order: str = "gt") -> str:
+    """Inductor's ``maximum``: a where a > b or a is a NaN, b otherwise."""
+    return (
+        f"setp.{order}.f32 %p1, {a}, {b};\nsetp.nan.f32 %p2, {a}, {a};\n"
+        f"selp.f32 %r60, {a}, {b}, %p1;\nselp.f32 {made}, {a}, %r60, %p2;"
+    )
+
+
+#: Selections that ptxas makes FMNMX.NAN of, which gives the canonical NaN.
+MAXIMA = {
+    "unordered": f"setp.gtu.f32 %p1, %r10, {ONE};\nselp.f32 %r20, %r10, {ONE}, %p1;",
+    "the other one": f"setp.le.f32 %p1, %r10, {ONE};\nselp.b32 %r20, {ONE}, %r10, %p1;",
+    "inductor's maximum": inductor(MINUS_INFINITY, "%r10"),
+    "inductor's minimum": inductor("0f7F800000", "%r10", order="lt"),
+    "the first of several": f"{inductor(MINUS_INFINITY, '%r10', '%r40')}\n{inductor('%r40', '%r11')}",
+}
+#: Selections that it leaves alone.
+SELECTIONS = {
+    "data": inductor("%r10", "%r11"),
+    "a size": f"abs.f32 %r40, %r10;\n{inductor('%r40', '%r11')}",
+    "another constant": f"setp.gtu.f32 %p1, %r10, 0f40000000;\nselp.f32 %r20, %r10, {ONE}, %p1;",
+    "integers": f"setp.gt.s32 %p1, %r10, 0x3F800000;\nselp.b32 %r20, %r10, {ONE}, %p1;",
+    "halves": "mov.b32 {%rs1, %rs2}, %r10;\nmov.b16 %rs5, 0x3C00;\nsetp.gtu.f16 %p1, %rs1, %rs5;\n"
+    "selp.b16 %rs6, %rs1, %rs5, %p1;\nmov.b32 %r20, {%rs6, %rs2};",
+}
+
+
+@pytest.mark.parametrize("body", [*MAXIMA.values(), *SELECTIONS.values()], ids=[*MAXIMA, *SELECTIONS])
+def test_a_selection_that_ptxas_may_make_a_maximum_is_an_assumption(body: str, tmp_path: Path) -> None:
+    maximum = body in MAXIMA.values()
+    answer = itself(body)
+    assert isinstance(answer, Equal)
+    assert (EXTREMES in answer.assuming) is maximum
+    assert PAYLOADS in answer.assuming
+    summed = itself(body.replace("%r20", "%r50") + "\nadd.rn.f32 %r20, %r50, %r12;")
+    assert isinstance(summed, Equal)
+    assert not {EXTREMES, PAYLOADS}.intersection(summed.assuming)
+    assert ("FMNMX.NAN" in sass(body, tmp_path)) is maximum
+
+
+def test_one_expression_is_two_functions_of_a_nan_to_ptxas(tmp_path: Path) -> None:
+    """What ptxas knows of a constant decides: Equal may not be said without what it rests on."""
+    known = inductor(ONE, "%r10")
+    hidden = f"mov.b32 %r8, {ONE};\nshfl.sync.bfly.b32 %r9, %r8, 16, 31, -1;\n{inductor('%r9', '%r10')}"
+    answer = ask(loads(known), loads(hidden))
+    assert isinstance(answer, Equal)
+    assert EXTREMES in answer.assuming
+    assert ["FMNMX.NAN" in sass(body, tmp_path) for body in (known, hidden)] == [True, False]
+    # The instruction gives the canonical NaN, whoever assembles it.
+    assert isinstance(ask(loads(known), loads(f"max.NaN.f32 %r20, %r10, {ONE};")), Different)
+
+
+@pytest.mark.parametrize(
+    "made",
+    ["add.s32 %r20, %r30, 5;", "setp.lt.s32 %p3, %r30, %r11;\nselp.b32 %r20, 1, 0, %p3;", "mul.lo.s32 %r20, %r30, 3;"],
+)
+def test_an_integer_instruction_sees_a_payload(made: str) -> None:
+    body = f"setp.gtu.f32 %p1, %r10, {ONE};\nselp.f32 %r30, %r10, {ONE}, %p1;\n{made}"
+    answer = itself(body)
+    assert isinstance(answer, Equal)
+    assert {EXTREMES, PAYLOADS} <= set(answer.assuming)
+
+
+def test_a_constant_nan_has_a_payload_too() -> None:
+    """ptxas may know it or not."""
+    answer = itself(
+        f"mov.b32 %r8, 0f7FC12345;\nshfl.sync.bfly.b32 %r9, %r8, 16, 31, -1;\n"
+        f"setp.gtu.f32 %p1, %r9, {ONE};\nselp.f32 %r20, %r9, {ONE}, %p1;"
+    )
+    assert isinstance(answer, Equal)
+    assert EXTREMES in answer.assuming
+
+
+def clamp(first: str, second: str) -> str:
+    return (
+        f"setp.{first}.f32 %p1, %r10, {ONE};\nselp.f32 %r30, %r10, {ONE}, %p1;\n"
+        f"setp.{second}.f32 %p3, %r30, 0f00000000;\nselp.f32 %r20, %r30, 0f00000000, %p3;"
+    )
+
+
+def test_a_clamp_of_selections_is_a_saturation_too(tmp_path: Path) -> None:
+    """PTX makes 1 of a NaN, the saturation 0, and ptxas has to know both bounds for it."""
+    maximum, minimum = "max.f32 %r20, %r30, 0f00000000;", f"min.f32 %r30, %r10, {ONE};"
+    dropping = clamp("lt", "gt")
+    mixed = "\n".join([*dropping.splitlines()[:2], maximum]), "\n".join([minimum, *dropping.splitlines()[2:]])
+    swapped = dropping.replace(f"%r10, {ONE}, %p1", f"{ONE}, %r10, %p1").replace("setp.lt", "setp.geu")
+    spelled = dropping.replace(
+        "selp.f32 %r30", "setp.nan.f32 %p4, %r9, %r9;\nor.pred %p1, %p1, %p4;\nselp.f32 %r30"
+    )
+    for body in (dropping, *mixed, swapped):
+        refused(body, "saturation")
+        assert "FADD.SAT" in sass(body, tmp_path)
+    # What it does with a predicate of two is not known, nor what it may do.
+    refused("mov.b32 %r9, %r11;\n" + spelled, "saturation")
+    for body in (clamp("ltu", "gtu"), clamp("ltu", "gt"), clamp("lt", "gtu"), dropping.replace(ONE, "0f40000000")):
+        assert isinstance(itself(body), Equal)
+        assert "SAT" not in sass(body, tmp_path)
+
+
+def test_a_rectifier_of_selections_within_a_conversion_is_an_assumption(tmp_path: Path) -> None:
+    body = "setp.gtu.f32 %p1, %r10, {0};\nselp.f32 %r30, %r10, {0}, %p1;\ncvt.rn.bf16x2.f32 %r20, %r30, %r30;"
+    for constant, assumed in (("0f00000000", True), (ONE, False)):
+        answer = itself(body.format(constant))
+        assert isinstance(answer, Equal)
+        assert any("conversion" in line for line in answer.assuming) is assumed
+        assert ("F2FP.RELU" in sass(body.format(constant), tmp_path)) is assumed
 
 
 @pytest.mark.parametrize("kind", ["e4m3", "f16"])

@@ -166,6 +166,17 @@ def test_an_order_is_told_apart_exactly_and_the_bytes_are_those_of_the_expressio
     assert find_witnesses(walks[:2], KINDS, [("all -0.0", 0)]) == {}
 
 
+def test_a_payload_that_ptxas_may_drop_is_no_witness() -> None:
+    """A selection gives the NaN that it is given or, as a maximum, the canonical one that the instruction gives."""
+    selected = "setp.gtu.f32 %p1, %r10, 0f3F800000;\nselp.f32 %r9, %r10, 0f3F800000, %p1;"
+    made = [body("max.NaN.f32 %r9, %r10, 0f3F800000;"), body(selected)]
+    assert find_witnesses(made, KINDS, aims(8)) == {}
+    # Where a selection is none of a constant, it gives the payload, and where numbers differ they do.
+    other = "setp.gtu.f32 %p1, %r10, %r11;\nselp.f32 %r9, %r10, %r11, %p1;"
+    for one, two in (("max.NaN.f32 %r9, %r10, %r11;", other), ("min.NaN.f32 %r9, %r10, 0f3F800000;", selected)):
+        assert find_witnesses([body(one), body(two)], KINDS, aims(8))[0, 1].kind == EXACT
+
+
 def test_a_fused_product_is_told_apart_where_products_underflow() -> None:
     """Products of two bfloat16 are exact everywhere else."""
     wide = [f"shl.b32 %r{20 + i}, %r{10 + i}, 16;" for i in range(4)]

@@ -27,6 +27,7 @@ from gemmdesc.errors import Declined
 from gemmdesc.kernels.driver import TENSOR_MAP_BYTES, cuda_driver
 from gemmdesc.kernels.launch_tiled import launch_choice
 from gemmdesc.kernels.prepared import PreparedProgram
+from gemmdesc.kernels.streams import scratch_functions
 from gemmdesc.ops import default_planner, plan, products, run, warmup
 from gemmdesc.ops.frequent import frequent_products
 from gemmdesc.plan import CaptureError, Plan, Planner, planner_for
@@ -201,6 +202,30 @@ def test_a_capture_of_new_sizes_is_prepared_from_warm_kernels() -> None:
         graph.replay()
         assert_same(got, torch.mm(a, b))
     own.close()
+
+
+def test_scratch_of_a_run_is_given_back_at_once() -> None:
+    assert scratch_functions() is not None
+    a, b = sides(*SPLIT)
+    p = planned(a, b)
+    out = torch.empty(SPLIT[:2], dtype=HALF, device="cuda")
+    want = torch.mm(a, b)
+    for _ in range(2):
+        run(p, a, b, out=out)
+    assert p.programs.by_device[0].scratch_bytes > 0
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    stream = torch.cuda.Stream()
+    for _ in range(50):
+        out.fill_(float("nan"))
+        run(p, a, b, out=out)
+        assert_same(out, want)
+        with torch.cuda.stream(stream):
+            out.fill_(float("nan"))
+            run(p, a, b, out=out)
+        stream.synchronize()
+        assert_same(out, want)
+    assert torch.cuda.memory_allocated() == held
 
 
 # Streams and threads.

@@ -125,9 +125,28 @@ def test_chunks_of_a_store_by_descriptor_lie_inside_the_matrix(
 
 
 def test_an_unaligned_address_is_repacked_when_large_and_read_by_pointers_when_small() -> None:
-    assert chosen(desc(512), meta(512, 512, 512, alignment=2)).packing is not None
+    assert chosen(desc(1024), meta(512, 512, 1024, alignment=2)).packing is not None
     assert chosen(desc(512), meta(100, 512, 512, alignment=2)).structure is Structure.CHAIN_POINTER
     assert chosen(desc(511), meta(100, 512, 511)).structure is Structure.CHAIN_POINTER
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "packed"),
+    [(512, 512, 512, False), (512, 512, 513, True), (704, 768, 512, False), (705, 768, 512, True), (128, 128, 8, False)]
+)
+def test_a_short_chain_is_not_worth_copies(m: int, n: int, k: int, packed: bool) -> None:
+    assert (chosen(desc(k), meta(m, n, k, alignment=2)).packing is not None) is packed
+    # Operands that need no copies are read by descriptor all the same.
+    assert chosen(desc(k), meta(m, n, k, pad=-k % 8)).structure is Structure.CHAIN_TMA
+    whole = choose_kernel(desc(k), meta(m, n, k, alignment=2), CARD, structure=Structure.CHAIN_TMA)
+    assert isinstance(whole, KernelChoice)
+    assert whole.packing is not None
+
+
+def test_slices_of_a_short_chain_are_counted() -> None:
+    for m, packed in ((256, False), (512, True)):
+        choice = chosen(desc(1536, span=384), meta(m, 512, 1536, alignment=2))
+        assert (choice.packing is not None) is packed, m
 
 
 def test_a_residue_first_chain_is_plain_exactly_where_its_short_step_is_full_or_last() -> None:

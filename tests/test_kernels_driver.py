@@ -7,13 +7,16 @@ import importlib.util
 import shutil
 import struct
 import subprocess
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gemmdesc.errors import LaunchError
 from gemmdesc.kernels.driver import Driver, LaunchAttribute, LaunchConfig, TensorMap, launch_attributes
+from gemmdesc.kernels.launch_loop import launch_loop, one_by_one
 
 SOURCE = Path(__file__).parent / "fake_cuda" / "fake_cuda.c"
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -28,7 +31,7 @@ class Fake:
     """The stand-in, as the driver sees it and as the test does."""
 
     def __init__(self, path: Path) -> None:
-        self.driver = Driver(str(path))
+        self.path, self.driver = path, Driver(str(path))
         self.library = ctypes.CDLL(str(path))
         self.library.fake_number.restype = ctypes.c_uint64
 
@@ -79,6 +82,63 @@ def test_attributes_are_those_of_tritons_launcher(
     named, values = (fake.numbers(*range(place, place + count)) for place in (20, 30))
     assert list(zip(named, values, strict=True)) == expected
     assert ctypes.sizeof(LaunchAttribute) == 72
+
+
+def steps_of(fake: Fake, count: int) -> tuple[Any, list[Any]]:
+    """Words of steps whose grids are 1, 2, ... and functions 101, 102, ..., and what they point at."""
+    held: list[Any] = [(ctypes.c_uint64 * 4)(*(9 for _ in range(4))) for _ in range(count)]
+    places = [(ctypes.c_uint64 * 4)(*(ctypes.addressof(h) + 8 * i for i in range(4))) for h in held]
+    configs = [LaunchConfig(1 + i, 1, 1, 32, 1, 1, 0, 5, 0, 0) for i in range(count)]
+    words = [w for i, (c, p) in enumerate(zip(configs, places, strict=True))
+             for w in (ctypes.addressof(c), 101 + i, ctypes.addressof(p))]  # fmt: skip
+    return (ctypes.c_uint64 * len(words))(*words), [held, places, configs]
+
+
+@pytest.mark.parametrize("way", ["C", "Python"])
+def test_several_kernels_are_launched_by_one_call(fake: Fake, way: str) -> None:
+    assert launch_loop() is not None  # there is a compiler here
+    launch_all = fake.driver.launch_all if way == "C" else partial(one_by_one, fake.driver.launch)
+    words, _held = steps_of(fake, 3)
+    begin = ctypes.addressof(words)
+    assert launch_all(begin, 0, 3) == 0
+    assert fake.numbers(63, 0, 9, 7) == [3, 3, 103, 5]
+    assert launch_all(begin, 1, 2) == 0
+    assert fake.numbers(63, 0, 9) == [4, 2, 102]
+    assert launch_all(begin, 3, 3) == 0
+    for failing, first in ((201, 0), (1, 1)):
+        fake.library.fake_fail(0, failing)
+        assert launch_all(begin, first, 3) == (first << 32 | failing)
+    assert fake.numbers(63) == [4]
+    # What follows a step that fails is not launched, and the place is that step's.
+    words[3 * 2] = words[3 * 2 + 2] = 0
+    fake.library.fake_fail_after(2, 700)
+    assert launch_all(begin, 0, 3) == (2 << 32 | 700)
+    assert fake.numbers(63) == [6]
+
+
+def test_a_machine_without_a_compiler_launches_one_by_one(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime import build
+
+    def refuse(*arguments: Any, **more: Any) -> Any:
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(build, "compile_module_from_src", refuse)
+    launch_loop.cache_clear()
+    try:
+        assert launch_loop() is None
+        driver = Driver(str(fake.path))
+        words, _held = steps_of(fake, 2)
+        assert driver.launch_all(ctypes.addressof(words), 0, 2) == 0
+        assert fake.numbers(63, 9) == [2, 102]
+    finally:
+        launch_loop.cache_clear()
+
+
+def test_the_loop_takes_four_numbers() -> None:
+    loop: Any = launch_loop()
+    for wrong in ((1, 2, 3), (1, 2, 3, "4"), (1, 2, 3, -4)):
+        with pytest.raises((TypeError, OverflowError)):
+            loop(*wrong)
 
 
 def test_a_map_says_the_innermost_axis_first(fake: Fake) -> None:

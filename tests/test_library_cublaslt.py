@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError, LibraryError
-from gemmdesc.library import cublaslt
+from gemmdesc.library import cublaslt, products
 from gemmdesc.library.cublaslt import CublasLt
 from gemmdesc.library.device import device_id
 from gemmdesc.library.identity import library_id, with_digest
@@ -170,16 +170,16 @@ def test_failed_runs_show_the_status(library: CublasLt) -> None:
 @pytest.mark.parametrize("lacking", [0, 1, 4, 5])
 def test_a_product_waits_for_memory(library: CublasLt, monkeypatch: pytest.MonkeyPatch, lacking: int) -> None:
     """Processes beside this one may hold it for a while; where it stays away, the run has failed."""
-    whole, tries, waits = library.run_on_device, iter(range(100)), []
+    whole, tries, waits = products.empty_d, iter(range(100)), []
 
-    def short_of_memory(*arguments: Any) -> Failed | None:
+    def short_of_memory(*arguments: Any) -> Any:
         if next(tries) < lacking:
             raise torch.OutOfMemoryError("out of memory")
         return whole(*arguments)
 
-    monkeypatch.setattr(library, "run_on_device", short_of_memory)
+    monkeypatch.setattr(products, "empty_d", short_of_memory)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(cublaslt.time, "sleep", waits.append)
+    monkeypatch.setattr(products.time, "sleep", waits.append)
     operands = [DenseOperand(dtype=DType.FLOAT32, array=np.zeros(s, np.uint32)) for s in ((5, 3), (7, 3))]
     got = library.run(PROBLEM, answered(library, PROBLEM), *operands)
     assert isinstance(got, Failed) == (lacking == 5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -208,16 +209,32 @@ def test_a_key_follows_the_environment(name: str, wrapped: bool, monkeypatch: py
     settings_key.cache_clear()
 
 
-def test_a_key_follows_workspaces_that_torch_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_key_follows_workspaces_that_torch_tells(behind: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``behind``: of a torch with CUDA, which has functions behind its public ones."""
     torch = pytest.importorskip("torch")
     sizes = [32 * MIB, MIB]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.backends.cuda, "cublas_workspace_size", lambda: sizes[0], raising=False)
-    monkeypatch.setattr(torch.backends.cuda, "cublaslt_workspace_size", lambda: sizes[1], raising=False)
+    for i, kind in enumerate(("", "Lt")):
+        tells = partial(sizes.__getitem__, i)
+        monkeypatch.setattr(torch.backends.cuda, f"cublas{kind.lower()}_workspace_size", tells, raising=False)
+        name = f"_cuda_getCublas{kind}WorkspaceSize"
+        monkeypatch.setattr(torch._C, name, tells, raising=False)
+        if not behind:
+            monkeypatch.delattr(torch._C, name)
     settings_key.cache_clear()
     key = settings_key()
     met = {key()}
     for sizes[0], sizes[1] in ((8 * MIB, MIB), (8 * MIB, 2 * MIB)):
         met.add(key())
     assert len(met) == 3
+    settings_key.cache_clear()
+
+
+def test_a_key_is_of_plain_values() -> None:
+    """Others may take longer to compare than everything else that a call does."""
+    pytest.importorskip("torch")
+    settings_key.cache_clear()
+    flat = [x for part in settings_key()() for x in (part if isinstance(part, tuple) else (part,))]
+    assert {type(x) for x in flat} <= {bool, int, str, bytes, type(None)}
     settings_key.cache_clear()

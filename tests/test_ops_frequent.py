@@ -18,7 +18,7 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 import torch
 
 import gemmdesc
-from gemmdesc.errors import Declined
+from gemmdesc.errors import Declined, LaunchError
 from gemmdesc.kernels.preparing import prepare
 from gemmdesc.library.torch_settings import read_settings, settings_key
 from gemmdesc.ops import plan
@@ -134,6 +134,38 @@ def test_scratch_is_new_at_each_call_and_nothing_is_kept(bench: Bench) -> None:
     assert partials not in (a.data_ptr(), b.data_ptr(), out.data_ptr())
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_scratch_of_the_allocator_is_the_streams_and_given_back(fails: bool, bench: Bench) -> None:
+    a, b, out = operands()
+    found = bench.long_way(a, b, out)
+    size = found.programs.by_device[0].scratch_bytes
+    memory, log = torch.empty(size, dtype=torch.uint8), []
+
+    def take(count: int, stream: int) -> int:
+        log.append(("take", count, stream))
+        return memory.data_ptr()
+
+    bench.products._runtime = replace(
+        bench.products._runtime, scratch=(take, lambda address: log.append(("give back", address)))
+    )
+    original = bench.device.run
+
+    def run(step: Any, programs: int, arguments: list[Any]) -> None:
+        log.append("launch")
+        original(step, programs, arguments)
+        if fails:
+            raise LaunchError("refused")
+
+    bench.device.run = run  # type: ignore[method-assign]
+    with pytest.raises(LaunchError) if fails else nullcontext():
+        assert bench.again(a, b, out) is out
+    launches = ["launch"] * (1 if fails else 2)
+    assert log == [("take", size, bench.stream), *launches, ("give back", memory.data_ptr())]
+    within = range(memory.data_ptr(), memory.data_ptr() + size)
+    used = [x for _, _, given in bench.device.calls for x in given if isinstance(x, int) and x in within]
+    assert len(used) >= len(launches)
+
+
 #: Each changes one thing of a call.
 CHANGES: dict[str, Callable[[Any, Any, Any], tuple[Any, ...]]] = {
     "alignment of a": lambda a, b, out: (placed(M, K, 1), b, out),
@@ -232,7 +264,7 @@ def test_autocast_takes_the_long_way_unless_a_plan_runs(bench: Bench, monkeypatc
     a, b, out = operands()
     found = bench.long_way(a, b, out)
     bench.products.note_run(found, Made(a=a, b=b, target=out, out=out), bench.planner)
-    bench.products._autocast = lambda device: device == "cuda"
+    bench.products._autocast = lambda: True
     assert bench.again(a, b, out) is None
     assert bench.products.run(found, a, b, out, bench.planner) is out
 

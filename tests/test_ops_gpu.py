@@ -427,10 +427,19 @@ def test_a_cold_capture_says_so_and_the_process_goes_on() -> None:
     cold = planner_for(0)
     a, b = draw(300, 520), draw(520, 200, seed=1)
     graph = torch.cuda.CUDAGraph()
-    with pytest.raises(CaptureError, match=r"^matmul must be warm"), torch.cuda.graph(graph):
-        gemmdesc.matmul(a, b, planner=cold)
-    torch.cuda.synchronize()
+    # Without a handle it cannot even plan; with a plan it has no kernels.
+    for reason in (r"^planner must have a library handle .*\(got none\)$", r"^matmul must be warm "):
+        with pytest.raises(CaptureError, match=reason) as raised, torch.cuda.graph(graph):
+            gemmdesc.matmul(a, b, planner=cold)
+        torch.cuda.synchronize()
+        assert "make the call once outside, or use gemmdesc.warmup" in str(raised.value)
+        assert isinstance(plan(a, b, planner=cold), Plan)
+        graph = torch.cuda.CUDAGraph()
     assert_same(gemmdesc.matmul(a, b, planner=cold), torch.mm(a, b))
+    with torch.cuda.graph(graph):
+        within = gemmdesc.matmul(a, b, planner=cold)
+    graph.replay()
+    assert_same(within, torch.mm(a, b))
     cold.close()
 
 

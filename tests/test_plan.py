@@ -434,12 +434,29 @@ def test_a_capture_opens_no_library() -> None:
     counted = Counted()
     planner = planner_of(counted)
     planner.close()
-    with pytest.raises(CaptureError, match="library handle to spare"):
+    words = r"library handle to spare .*outside, or use gemmdesc\.warmup \(got none\)$"
+    with pytest.raises(CaptureError, match=words):
         planner.plan_mm(*call(), SETTINGS, captured=True)
     assert counted.opened == 1
     assert isinstance(planner.plan_mm(*call(), SETTINGS), Plan)
     assert counted.opened == 2
     assert issubclass(CaptureError, GemmdescError)
+
+
+def test_a_capture_waits_for_no_handle_that_is_in_use() -> None:
+    told: list[str] = []
+
+    def answer(problem: GemmProblem) -> AlgoConfig:
+        if not told:
+            with pytest.raises(CaptureError) as raised:
+                planner.plan_mm(*call(300), SETTINGS, captured=True)
+            told.append(str(raised.value))
+        return sample_answer()
+
+    planner = planner_of(Counted(answers=answer))
+    assert isinstance(planner.plan_mm(*call(), SETTINGS), Plan)
+    assert told[0].endswith("gemmdesc.warmup (got none that is not in use)")
+    assert isinstance(planner.plan_mm(*call(300), SETTINGS, captured=True), Plan)
 
 
 def test_a_library_that_fails_is_handed_back() -> None:

@@ -66,6 +66,18 @@ extern "C" __global__ void gather(float* out, const void* bits, const float* tab
 
 struct Step { int fraction_bits, zero_exponent, zero_enters, nearest, to_bits, to_exponent, a_exponent, b_exponent; };
 
+// What brings a step's terms, of which the products' exponents reach from low to high, to integers.
+static __device__ double scale_of(double c, int high, int low, Step s) {
+  int top = high;
+  if (c != 0.0) {
+    int e = exponent_of(c);
+    e = e < s.to_exponent ? s.to_exponent : e > EXPONENT_CAP ? EXPONENT_CAP : e;
+    top = e > top ? e : top;
+  }
+  if (!s.zero_enters || c == 0.0 || low < ZERO_PRODUCT) top = top < s.zero_exponent ? s.zero_exponent : top;
+  return power_of_two(s.fraction_bits - top);
+}
+
 template <int N>
 static __device__ double fused_step(double c, const float* a, const float* b, i64 m, i64 n, int length, Step s,
                                     double infinity) {
@@ -83,14 +95,7 @@ static __device__ double fused_step(double c, const float* a, const float* b, i6
     if (k < length && e > high) high = e;
     if (k < length && e < low) low = e;
   }
-  int top = high;
-  if (c != 0.0) {
-    int e = exponent_of(c);
-    e = e < s.to_exponent ? s.to_exponent : e > EXPONENT_CAP ? EXPONENT_CAP : e;
-    top = e > top ? e : top;
-  }
-  if (!s.zero_enters || c == 0.0 || low < ZERO_PRODUCT) top = top < s.zero_exponent ? s.zero_exponent : top;
-  const double scale = power_of_two(s.fraction_bits - top);
+  const double scale = scale_of(c, high, low, s);
   double total = trunc(c * scale);
 #pragma unroll
   for (int k = 0; k < N; ++k)
@@ -107,14 +112,7 @@ static __device__ double long_step(double c, const float* a, const float* b, i64
     high = e > high ? e : high;
     low = e < low ? e : low;
   }
-  int top = high;
-  if (c != 0.0) {
-    int e = exponent_of(c);
-    e = e < s.to_exponent ? s.to_exponent : e > EXPONENT_CAP ? EXPONENT_CAP : e;
-    top = e > top ? e : top;
-  }
-  if (!s.zero_enters || c == 0.0 || low < ZERO_PRODUCT) top = top < s.zero_exponent ? s.zero_exponent : top;
-  const double scale = power_of_two(s.fraction_bits - top);
+  const double scale = scale_of(c, high, low, s);
   double total = trunc(c * scale);
   for (i64 k = 0; k < length; ++k) total += trunc((double)a[k * m] * (double)b[k * n] * scale);
   return rounded(total / scale, s.nearest, s.to_bits, s.to_exponent, infinity) + 0.0;

@@ -20,16 +20,20 @@ from gemmdesc.cli.output import (
     print_table,
     wants_json,
 )
+from gemmdesc.cli.serving import campaign_folder, identity_with_digest, known_rows, serving_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from gemmdesc.library.interface import Library
     from gemmdesc.probe.campaign import Findings, Options
     from gemmdesc.probe.partition import Report
+    from gemmdesc.probe.projection import Row
     from gemmdesc.probe.workers import Workers
-    from gemmdesc.problem import DeviceId, LibraryId
     from gemmdesc.profiles import Profile
+
+#: Answers of each class that campaigns about other kinds than plain products compare: the kernels are mostly the same.
+COMPARED_ANSWERS = 24
 
 
 @guarded
@@ -136,6 +140,8 @@ def options_for(
         few = Options(scope=simulated_scope(), seed=seed, target_unseen=max(target, 1e-2), first_blocks=1)
         return replace(few, most_queries=4000)
     options = Options(scope=scope_named(kind), seed=seed, target_unseen=target, cuda_cores=cuda_cores)
+    if kind != Kind.PLAIN.value:
+        options = replace(options, compared_answers=COMPARED_ANSWERS)
     return shortened(options) if quick else options
 
 
@@ -173,6 +179,7 @@ def measure_kinds(
         CampaignError: ``seconds`` are over; kinds that ended are published, and what else was learned is on disk.
     """
     from gemmdesc.probe.offline import kind_folder
+    from gemmdesc.probe.sampling import Kind
     from gemmdesc.probe.workers import ProcessPool
     from gemmdesc.profiles import publish, user_folder
 
@@ -183,26 +190,13 @@ def measure_kinds(
         library, device = identity_with_digest(pool.library), pool.library.device
         base = serving_profile(device, library, out)
         for name, options in plans.items():
+            prior = () if name == Kind.PLAIN.value else known_rows(device, library, out)
             kept = kind_folder(records or campaign_folder(device, library, options.seed), name)
             progress.say(f"{name}: cuBLASLt {library.version} on {device.name or device.folder}; records in {kept}")
-            measured, findings = _campaign(pool, options, kept, report)
+            measured, findings = _campaign(pool, options, kept, report, prior)
             _, path = publish(measured, out or user_folder(), base)
             reports.append(Measurement(profile=measured, findings=findings, path=path))
     return reports
-
-
-def serving_profile(device: DeviceId, library: LibraryId, out: Path | None) -> Profile | None:
-    """What a new profile of the user's starts from; raises where it could not be published."""
-    from gemmdesc.errors import Declined
-    from gemmdesc.profiles import find_profile, is_published, profile_folders, profile_to_join, user_folder
-
-    there = profile_to_join(out or user_folder(), device, library)
-    if there is not None or out is not None:
-        return there
-    found = find_profile(device, library, profile_folders())
-    if isinstance(found, Declined) or is_published(found) or found.device.name != device.name:
-        return None
-    return found
 
 
 def _until(report: Report, seconds: float) -> Report:
@@ -221,31 +215,18 @@ def _until(report: Report, seconds: float) -> Report:
     return reported
 
 
-def _campaign(workers: Workers, options: Options, folder: Path, report: Report) -> tuple[Profile, Findings]:
+def _campaign(
+    workers: Workers, options: Options, folder: Path, report: Report, prior: Sequence[Row] = ()
+) -> tuple[Profile, Findings]:
     from datetime import date
 
     from gemmdesc.probe.campaign import Campaign
     from gemmdesc.probe.publish import make_profile
 
     library, device = identity_with_digest(workers.library), workers.library.device
-    findings = Campaign(workers, options, folder, report).run()
+    findings = Campaign(workers, options, folder, report, prior).run()
     profile = make_profile(findings, device, library, command=command_line(), date=date.today().isoformat())
     return profile, findings
-
-
-def identity_with_digest(library: Any) -> LibraryId:
-    """The library's identity, with its file's sha256 where there is a file."""
-    find = getattr(library, "identity_with_digest", None)
-    found: LibraryId = library.identity if find is None else find()
-    return found
-
-
-def campaign_folder(device: DeviceId, library: LibraryId, seed: int) -> Path:
-    """Where a campaign is kept unless told otherwise."""
-    from gemmdesc.profiles import user_folder
-
-    build = library.build_id[:12] or "none"
-    return user_folder().parent / "campaigns" / f"{device.folder}-cublaslt-{library.version}-{build}-{seed}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ def matmul(
         _require_matrices(out_dtype)
         return graph.matmul(a, b, graph.graph_choices(choices, out))
 
-    if choices.keys() <= _FREQUENT and choices.get("on_decline", "raise") in ("raise", "library"):
+    if not choices or (choices.keys() <= _FREQUENT and choices.get("on_decline", "raise") in ("raise", "library")):
         done = frequent_products().matmul(a, b, out, out_dtype, choices.get("planner"))
         if done is not None:
             return done

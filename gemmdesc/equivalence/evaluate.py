@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from gemmdesc.equivalence import levels, nodes
+from gemmdesc.equivalence import extremes, levels, nodes
 from gemmdesc.equivalence.functions import NAMED, Bits, Function
 from gemmdesc.equivalence.nodes import Ids
 from gemmdesc.equivalence.table import Table
@@ -30,20 +30,22 @@ def evaluate(
     matrix_step: MatrixStep | None = None,
     arguments: Mapping[int, int] | None = None,
     chosen: npt.NDArray[np.bool_] | None = None,
+    as_extremes: bool = False,
 ) -> dict[int, tuple[Ids, npt.NDArray[np.uint8]]]:
     """The bytes that a launch stores: by parameter, their offsets (n,) and values (n,), or (draws, n).
 
     ``memory``: the bytes behind each pointer parameter before the launch, shape (bytes,), or (draws, bytes) for several
     draws at once.  ``functions``: instructions by name, arrays of bit patterns in, patterns out; they come before the
     built-in ones.  ``matrix_step``: what one step of mma.sync does.  ``arguments``: patterns of scalar arguments that
-    are data.  ``chosen``: which rows of ``walked.stored`` to work out; all of them if None.
+    are data.  ``chosen``: which rows of ``walked.stored`` to work out; all of them if None.  ``as_extremes``:
+    selections that ptxas may make maxima or minima (``extremes.py``) are that: of a NaN they give the canonical one.
 
     Raises:
         InvalidInputError: memory is too short, or a function is not known.
     """
     stored = walked.stored
     kept = np.ones(len(stored.ids), np.bool_) if chosen is None else chosen
-    run = _Run(walked.table, memory, {**NAMED, **(functions or {})}, matrix_step, arguments or {})
+    run = _Run(walked.table, memory, {**NAMED, **(functions or {})}, matrix_step, arguments or {}, as_extremes)
     values = run.values(stored.ids[kept]).astype(np.uint8)
     parameters, offsets = stored.parameter[kept], stored.offset[kept]
     single = all(data.ndim == 1 for data in memory.values())
@@ -67,6 +69,12 @@ def missing_functions(walked: Walked, chosen: npt.NDArray[np.bool_] | None = Non
     codes = np.unique(table.store.op[: len(table)][_needed(table, ids)]).tolist()
     names = {table.name(int(code)) for code in codes} - {"tuple", *nodes.BUILT_IN}
     return tuple(sorted(name for name in names if name not in NAMED and not name.startswith("mma.")))
+
+
+def has_extremes(walked: Walked) -> bool:
+    """Whether a stored byte is made of a selection that ptxas may make a maximum or a minimum."""
+    needed = np.flatnonzero(needed_mask(walked))
+    return bool(extremes.may_be_extreme(walked.table, needed).any())
 
 
 def needed_mask(walked: Walked) -> npt.NDArray[np.bool_]:
@@ -101,11 +109,12 @@ class _Run:
         functions: Mapping[str, Function],
         matrix_step: MatrixStep | None,
         arguments: Mapping[int, int],
+        as_extremes: bool,
     ) -> None:
         self._table, self._functions = table, functions
         self._memory = {p: np.ascontiguousarray(np.atleast_2d(data).T) for p, data in memory.items()}
         self._draws = max((data.shape[1] for data in self._memory.values()), default=1)
-        self._matrix_step, self._arguments = matrix_step, arguments
+        self._matrix_step, self._arguments, self._as_extremes = matrix_step, arguments, as_extremes
         self._row = np.zeros(0, np.int64)
         self._value = np.zeros((0, 0), np.uint64)
 
@@ -147,7 +156,10 @@ class _Run:
             case nodes.SCALAR:
                 out = np.array([[self._arguments[int(p)]] for p in first], np.uint64)
             case _:
-                out = self._named(self._table.name(code), child)
+                name = self._table.name(code)
+                out = self._named(name, child)
+                if self._as_extremes and name == extremes.SELECTION:
+                    out = extremes.canonical(out, extremes.may_be_extreme(self._table, group))
         mask = np.uint64(2 ** (8 * min(width, 8)) - 1)
         self._value[self._row[group]] = out & mask
 

@@ -29,7 +29,7 @@ _SCHEMA = pa.schema(
         ("reading", pa.int16()),
         *((name, pa.dictionary(pa.int32(), pa.binary())) for name in _DIGESTS),
         *((name, _TEXT) for name in ("refused", "reason", "failed", "where")),
-        *((name, pa.int64()) for name in ("mismatches", "bytes_compared", "bytes_stored")),
+        *((name, pa.int64()) for name in ("mismatches", "as_extremes", "bytes_compared", "bytes_stored")),
         *((name, pa.float32()) for name in _TIMES),
     ]
 )

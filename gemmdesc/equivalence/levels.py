@@ -20,17 +20,17 @@ def mark(needed: Any, child: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def loose(reached: Any, child: Any, op: Any, flags: Any, alone: Any, varies: Any) -> Any:
-    """Whether a reached node, or one that a reached one hands on unchanged, is loose; uses ``reached`` up."""
+def loose(reached: Any, child: Any, op: Any, flags: Any, alone: Any) -> Any:
+    """Whether a marked node is loose; first marks every node whose bits, if it is a NaN, show in a marked one."""
+    found = False
     for node in range(len(reached) - 1, 0, -1):
-        if reached[node] and varies[node]:
+        if reached[node]:
             here = flags[op[node]]
-            if here & nodes.LOOSE or alone[node]:
-                return True
-            if here & nodes.MOVES or op[node] in (nodes.CONCAT, nodes.EXTRACT, nodes.PARTIAL):
+            found |= (here & nodes.LOOSE) != 0 or alone[node]
+            if not here & nodes.SETTLES or alone[node]:
                 for k in range(4):
                     reached[child[node, k]] = True
-    return False
+    return found
 
 
 @njit(nogil=True, cache=True)

@@ -6,6 +6,7 @@ import numpy as np
 
 from gemmdesc.equivalence.machine import Machine
 from gemmdesc.equivalence.nodes import Ids
+from gemmdesc.equivalence.ptxas import refuse_selected_clamp
 from gemmdesc.equivalence.refusal import RefusalError
 from gemmdesc.equivalence.syntax import WIDTHS, Immediate, Instruction, Pair, Register, Vector
 from gemmdesc.equivalence.values import Mask, Value, as_nodes, both_written, concrete, signed
@@ -88,6 +89,8 @@ def select(m: Machine, i: Instruction, act: Mask | None) -> None:
     product = max(yes.product, no.product)
     if chooser.ids is not None:
         made = _chosen(m, width, as_nodes(yes, width, m.table), as_nodes(no, width, m.table), chooser.ids)
+        if width == 4:
+            refuse_selected_clamp(m, i, made, act)
         m.write(i.operands[0], Value(ids=made, product=product), act)
         return
     assert chooser.bits is not None

@@ -29,9 +29,10 @@ BUILT_IN = ("poison", "constant", "load", "concat", "extract", "argument", "part
 #: What an operation's flags say: the first two children commute; a set function such as a maximum; an addition to
 #: nearest without flushing, whose neutral element is -0.0; a result that is never a NaN with a payload of its own;
 #: a fused multiply-add to nearest; an exact widening of at most 11 significant bits to float32; a result that is an
-#: operand, or leaves a NaN's payload to ptxas; a float32 sum, difference or product to nearest; a matrix step.
+#: operand, or leaves a NaN's payload to ptxas; a float32 sum, difference or product to nearest; a matrix step; a result
+#: in which a NaN operand's payload does not show.
 COMMUTES, SET, ADDITION, ARITHMETIC, FUSED, WIDENED, MOVES, LOOSE = 1, 2, 4, 8, 16, 32, 64, 128
-SUM, DIFFERENCE, PRODUCT, MATRIX = 256, 512, 1024, 2048
+SUM, DIFFERENCE, PRODUCT, MATRIX, SETTLES = 256, 512, 1024, 2048, 4096
 
 
 class Store(NamedTuple):

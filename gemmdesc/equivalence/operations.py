@@ -15,6 +15,23 @@ def flags_of(name: str) -> int:
 
     Only opcodes listed here have algebra; every other one is a function of its operands, in their order.
     """
+    flags = _algebra(name)
+    return flags | (nodes.SETTLES if not flags & nodes.MOVES and _settles(name) else 0)
+
+
+def _settles(name: str) -> bool:
+    """Whether a NaN operand gives one result whatever its payload.
+
+    So do floating-point instructions on up to 4 bytes, which give the canonical NaN, and comparisons.  Of float64 no
+    document says it; an integer instruction on a float's bits sees the payload.
+    """
+    parts = name.removesuffix(LITERAL).split(".")
+    if parts[0] == "setp":
+        return parts[-1] in (*_FLOAT, "f64")
+    return parts[0] == "mma" or (parts[-1] in (*_FLOAT, "e4m3", "e5m2") and "f64" not in parts)
+
+
+def _algebra(name: str) -> int:
     stem, _, kind = name.partition(".")
     if stem == "mma":
         return nodes.MATRIX

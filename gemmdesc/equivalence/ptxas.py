@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmdesc.equivalence import nodes
+from gemmdesc.equivalence.extremes import dropping, may_be_extreme
 from gemmdesc.equivalence.literals import is_literal
 from gemmdesc.equivalence.machine import Machine
 from gemmdesc.equivalence.nodes import Ids
@@ -148,25 +149,54 @@ def _may_scale(m: Machine, ids: Ids, kind: str) -> bool:
 
 def _refuse_clamp(m: Machine, i: Instruction, kind: str, lane: list[Ids]) -> None:
     """min with 1, then max with 0, or the other way round with -0.0: a saturation treats NaN or -0.0 otherwise."""
+    for constant, other in ((0, 1), (1, 0)) if len(lane) == 2 else ():
+        if not _is_data(m, lane[constant]):
+            _refuse_bounds(m, i, kind, i.parts[0], lane[constant], lane[other])
+
+
+def refuse_selected_clamp(m: Machine, i: Instruction, made: Ids, act: Mask | None) -> None:
+    """The same for a selection of 4 bytes by data that ptxas may make a maximum or a minimum that drops a NaN.
+
+    Raises:
+        RefusalError: it completes a clamp to [0, 1].
+    """
+    made = _active(m, made, act)
+    store = m.table.store
+    for side in (0, 1):
+        here = made[dropping(m.table, made, side)]
+        if len(here):
+            for base in ("max", "min"):
+                _refuse_bounds(m, i, "f32", base, store.child[here, side], store.child[here, 1 - side])
+
+
+def _refuse_bounds(m: Machine, i: Instruction, kind: str, base: str, constant: Ids, other: Ids) -> None:
+    """Refuse a maximum (``base``) with 0 of a minimum with 1, or a minimum with 1 of a maximum with -0.0."""
     exponent, fraction = _FIELDS[kind]
     one, minus = _patterns_of_one(kind), 1 << (exponent + fraction)
-    mine, theirs, first = ((0, minus), one, "min") if i.parts[0] == "max" else (one, (minus,), "max")
-    inner = m.table.code(f"{first}.{kind}")
-    store = m.table.store
-    for constant, other in ((0, 1), (1, 0)) if len(lane) == 2 else ():
-        if _is_data(m, lane[constant]):
-            continue
-        below = (store.op[lane[other]] == inner) & _may_be(m, lane[constant], mine)
-        for side in (0, 1):
-            bound = store.child[lane[other], side]
-            if (below & ~m.table.varies(bound) & _may_be(m, bound, theirs)).any():
-                reason = f"ptxas makes a saturation of a clamp, which treats NaN otherwise: {i.text}"
-                raise RefusalError("contraction", reason)
+    mine, theirs, first = ((0, minus), one, "min") if base == "max" else (one, (minus,), "max")
+    inner, store = m.table.code(f"{first}.{kind}"), m.table.store
+    outer = _may_be(m, constant, mine)
+    for side in (0, 1) if outer.any() else ():
+        bound = store.child[other, side]
+        below = store.op[other] == inner
+        if kind == "f32":
+            below |= dropping(m.table, other, side)
+        if (outer & below & ~m.table.varies(bound) & _may_be(m, bound, theirs)).any():
+            reason = f"ptxas makes a saturation of a clamp, which treats NaN otherwise: {i.text}"
+            raise RefusalError("contraction", reason)
 
 
 def note_rectified(m: Machine, target: str, ids: Ids) -> None:
     """Note a conversion that ptxas may merge with the maximum before it."""
-    if target in ("f16", "bf16") and (m.table.store.op[ids] == m.table.code("max.NaN.f32")).any():
+    if target not in ("f16", "bf16"):
+        return
+    store, zeros = m.table.store, (0, 1 << 31)
+    rectified = store.op[ids] == m.table.code("max.NaN.f32")
+    selected = may_be_extreme(m.table, ids)
+    if selected.any():
+        sides = (store.child[ids, side] for side in (0, 1))
+        selected &= np.logical_or(*(~m.table.varies(x) & _may_be(m, x, zeros) for x in sides))
+    if rectified.any() or selected.any():
         m.assumed[RECTIFIED] = None
 
 

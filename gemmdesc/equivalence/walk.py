@@ -11,7 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemmdesc.equivalence import accesses, copies, floats, integers, levels, matrix, matrix_accesses, moves, nodes
+from gemmdesc.equivalence import (
+    accesses,
+    copies,
+    extremes,
+    floats,
+    integers,
+    levels,
+    matrix,
+    matrix_accesses,
+    moves,
+    nodes,
+)
 from gemmdesc.equivalence.contents import Contents, Stored
 from gemmdesc.equivalence.contraction import counts_agree
 from gemmdesc.equivalence.global_memory import GlobalMemory
@@ -34,7 +45,9 @@ DISJOINT = "the memory behind different pointer arguments does not overlap"
 FOLLOWS = "a launch begins after the one before it has ended, and nobody else writes to what it left"
 SAME_COMPILER = "both texts are assembled by one ptxas with the same flags, which keeps every rounding that PTX writes"
 
+#: Of a NaN that nothing else touches.
 PAYLOADS = "a NaN that only neg, abs, selections, a widening of bfloat16 or one value's maximum touch gets one payload"
+EXTREMES = "ptxas makes the same selections by a comparison with a constant maxima, which give the canonical NaN"
 
 
 def _float_or_integer(m: Machine, i: Instruction, act: Mask | None) -> None:
@@ -138,7 +151,7 @@ def walk(
         ran = _run(entry, launch, block, table, contents, grain, 1)
     memory, contractible, assumed = ran
     stored = memory.finish()
-    payloads = [PAYLOADS] if reaches_loose(table, stored.ids) else []
+    payloads = payloads_of(table, stored.ids)
     before = [] if after is None else [*after.assuming, FOLLOWS]
     assuming = [*dict.fromkeys((DISJOINT, SAME_COMPILER, *before, *sorted(assumed), *payloads))]
     if contractible:
@@ -169,13 +182,15 @@ def _run(
     return memory, contractible, assumed
 
 
-def reaches_loose(table: Table, roots: Ids) -> bool:
-    """Whether a stored value may be a NaN whose payload no document fixes."""
+def payloads_of(table: Table, roots: Ids) -> list[str]:
+    """What is taken for granted where a stored value may be a NaN, or made of a NaN's bits, that no document fixes."""
     s = table.store
     reached = np.zeros(len(table), np.bool_)
     reached[roots] = True
     alone = (s.child[: len(table), 0] == s.child[: len(table), 1]) & (s.op_flags[s.op[: len(table)]] & nodes.SET != 0)
-    return bool(levels.loose(reached, s.child, s.op, s.op_flags, alone, s.varies))
+    loose = bool(levels.loose(reached, s.child, s.op, s.op_flags, alone))
+    maxima = loose and bool(extremes.may_be_extreme(table, np.flatnonzero(reached)).any())
+    return [PAYLOADS] * loose + [EXTREMES] * maxima
 
 
 def _demand_known(entry: Entry) -> None:

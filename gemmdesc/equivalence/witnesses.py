@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import partial
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from gemmdesc.equivalence.bounds import Range, applies, ranges
 from gemmdesc.equivalence.draws import AIMED, FORMATS, FURTHER, draw
-from gemmdesc.equivalence.evaluate import MatrixStep, evaluate, loaded_bytes, missing_functions
+from gemmdesc.equivalence.evaluate import MatrixStep, evaluate, has_extremes, loaded_bytes, missing_functions
 from gemmdesc.equivalence.nodes import Ids
 from gemmdesc.equivalence.stand_ins import STAND_INS, stand_in
 from gemmdesc.equivalence.walk import Walked
@@ -187,22 +188,37 @@ def _by_functions(
         values = {}
         for i in needed:
             functions = {n: stand_in(n, STAND_INS[style]) for n in missing_functions(walks[i])}
-            values[i] = evaluate(walks[i], memory, functions=functions, matrix_step=matrix_step)
+            work_out = partial(evaluate, walks[i], memory, functions=functions, matrix_step=matrix_step)
+            # What ptxas may make a maximum of gives one NaN or the other.
+            readings = (False, True) if has_extremes(walks[i]) else (False,)
+            values[i] = [work_out(as_extremes=which) for which in readings]
         for pair in left:
-            difference = first_difference(values[pair[0]], values[pair[1]], batch, kinds, style)
+            (one, other), *more = product(values[pair[0]], values[pair[1]])
+            difference = first_difference(one, other, batch, kinds, style, more)
             if difference is not None:
                 found[pair] = difference
     return found
 
 
 def first_difference(
-    one: Stored, other: Stored, wanted: Sequence[Aim], kinds: Sequence[str], style: str
+    one: Stored,
+    other: Stored,
+    wanted: Sequence[Aim],
+    kinds: Sequence[str],
+    style: str,
+    more: Sequence[tuple[Stored, Stored]] = (),
 ) -> Difference | None:
-    """The element around the first byte that differs on the first draw on which any does."""
+    """The element around the first byte that differs on the first draw on which any does.
+
+    ``more``: further pairs of stored bytes that have to differ in that byte as well.
+    """
     for number, (name, seed) in enumerate(wanted):
         for parameter, (offsets, first) in one.items():
             second = other[parameter][1]
-            places = np.flatnonzero(first[number] != second[number])
+            differ = first[number] != second[number]
+            for a, b in more:
+                differ &= a[parameter][1][number] != b[parameter][1][number]
+            places = np.flatnonzero(differ)
             if len(places):
                 size = FORMATS[kinds[parameter]].bytes if kinds[parameter] in FORMATS else 4
                 begin = int(offsets[places[0]]) // size * size

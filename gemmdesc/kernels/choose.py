@@ -20,6 +20,9 @@ MAX_NARROW_OFFSET = 2**31 - 1
 THIN_SIDE = 64
 #: Operands are repacked where both sides reach this: copying them then costs little beside multiplying them.
 PACKED_SIDE = 128
+#: Nor are they where a slice has no more lanes than this, and tiles of that side are no more than multiprocessors: such
+#: a chain takes few turns, and copying needs a launch more, which costs the host about as much as the product's own.
+SHORT_LANES, SHORT_TILE = 512, 64
 #: A packed slice is a multiple of this many lanes, and so is every span that a tensor-descriptor kernel takes directly.
 SPAN_UNIT = 64
 _NEST_ONLY = "chains of scalar steps have the structure scalar_nest only, and configs of its own"
@@ -34,8 +37,7 @@ class Packing:
     span: int
     a_source: Layout
     b_source: Layout
-    a_wide: bool
-    b_wide: bool
+    wide: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,11 +132,19 @@ def structures_for(slices: Slices, meta: KernelMeta) -> tuple[Structure, ...]:
     pointers = (Structure.CHAIN_POINTER,) if slices.plain else (Structure.GROUPED_CHAIN,)
     if not _direct(slices, meta) and min(meta.m, meta.n) < PACKED_SIDE:
         return pointers
+    if not _direct(slices, meta) and _is_short(slices, meta):
+        return (*pointers, Structure.CHAIN_TMA)
     if slices.merge is None or not foldable(slices.merge, meta.out.dtype):
         return (Structure.CHAIN_TMA, *pointers)
     filled = any(4 * c.tiles(meta.m, meta.n) >= 3 * meta.sm_count for c in FOLDED_CONFIGS)
     both = (Structure.FOLDED_CHAIN, Structure.CHAIN_TMA)
     return (*(both if filled else both[::-1]), *pointers)
+
+
+def _is_short(slices: Slices, meta: KernelMeta) -> bool:
+    """Whether a kernel that reads by pointers is done after a few turns of every multiprocessor."""
+    tiles = -(-meta.m // SHORT_TILE) * -(-meta.n // SHORT_TILE)
+    return slices.lanes <= SHORT_LANES and tiles * slices.count <= meta.sm_count
 
 
 def foldable(merge: Merge, output_dtype: DType) -> bool:
@@ -230,8 +240,7 @@ def _packing(slices: Slices, meta: KernelMeta) -> Packing:
         span=span,
         a_source=meta.a.layout(meta.m, meta.k),
         b_source=meta.b.layout(meta.k, meta.n),
-        a_wide=a_largest > MAX_NARROW_OFFSET,
-        b_wide=b_largest > MAX_NARROW_OFFSET,
+        wide=max(a_largest, b_largest) > MAX_NARROW_OFFSET,
     )
 
 

@@ -45,7 +45,7 @@ KERNELS: Mapping[str, Any] = {
     "fused_after": fused_after_kernel,
 }
 #: Pointers to buffers of our own, whose alignment the compiler may rely on.
-ALIGNED = ("packed_ptr",)
+ALIGNED = ("packed_ptr", "a_packed_ptr", "b_packed_ptr")
 #: What lies behind pointers that are neither operands nor outputs.
 _SCRATCH = {
     "sums_ptr": "*fp32", "order_ptr": "*i32", "offsets_ptr": "*i32", "scale_ptr": "*fp32", "output_scale_ptr": "*fp32",

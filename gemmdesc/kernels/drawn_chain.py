@@ -1,9 +1,10 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 """Three samples of a product whose every rounding goes up or down by a coin: the twin of the compiled CPU draws.
 
-A step's products are summed once for all samples, without error, as an unevaluated sum of two float64 (three where the
-operands' exponents can lie far apart); each sample adds its accumulator and rounds once.  All operations are IEEE
-float64 ones whose results do not depend on contraction, since a product of two operands is exact.
+A step's products are summed once for all samples, without error.  Where their exponents lie so close that one float64
+holds every partial sum, float64 matrix instructions sum them, in whatever order; elsewhere the sum is an unevaluated
+one of two float64 (three where the operands' exponents can lie far apart).  Each sample adds its accumulator and
+rounds once.
 """
 
 from __future__ import annotations
@@ -11,156 +12,191 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _finalise(x):
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
-    return x ^ (x >> 31)
+from gemmdesc.kernels.drawn_steps import directions, element_keys, folded, laid_out_as, stepped, tight_stepped, two_sum
 
 
 @triton.jit
-def _keys(base, m, n):
-    """One word per element from a sample's word, rows and columns (``gemmdesc.numerics.stochastic.sites``)."""
-    rows = _finalise(m.to(tl.uint64) * 0x9E3779B97F4A7C15 + base.to(tl.uint64))
-    return _finalise((n.to(tl.uint64) * 0xD1342543DE82EF95)[None, :] + rows[:, None])
+def _lowest(x):
+    """The exponent of the lowest bit set of float32 numbers, int32; 2048 of a zero, -4096 of what is not finite."""
+    magnitude = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    field = magnitude >> 23
+    significand = (magnitude & 0x7FFFFF) | tl.where(field > 0, 0x800000, 0)
+    lowest = ((significand & -significand).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+    exponent = tl.where(field == 255, -4096, tl.maximum(field, 1) - 150 + lowest)
+    return tl.where(magnitude == 0, 2048, exponent)
+
+
+@triton.jit(do_not_specialize=["COUNT", "steps", "stride_row", "stride_k"])
+def drawn_extents_kernel(
+    x_ptr, ends_ptr, out_ptr, COUNT: tl.int32, steps: tl.int32, stride_row: tl.int64, stride_k: tl.int64,
+    BLOCK: tl.constexpr, INNER: tl.constexpr,
+):  # fmt: skip
+    """For ``BLOCK`` rows of x and one step, int32 (blocks, steps): l * 65536 + q + 1024.
+
+    l: the least exponent of a bit set; the squares of any row add up to less than 2^q.  By Cauchy and Schwarz every
+    partial sum of a product of two rows then is below 2^((q + q')/2), and a multiple of 2^(l + l').
+    """
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    s = tl.program_id(1)
+    begin, end = tl.load(ends_ptr + tl.maximum(s - 1, 0)), tl.load(ends_ptr + s)
+    begin = tl.where(s == 0, 0, begin)
+    k = begin + tl.arange(0, INNER)
+    inside = (row < COUNT)[:, None] & (k < end)[None, :]
+    place = row.to(tl.int64)[:, None] * stride_row + k.to(tl.int64)[None, :] * stride_k
+    x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    wide = x.to(tl.float64)
+    # A little more than the squares' sum, which was rounded.
+    squares = tl.max(tl.sum(wide * wide, 1), 0) * (1.0 + 2.0**-40)
+    above = ((squares.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1022
+    word = tl.min(tl.min(_lowest(x), 1), 0) * 65536 + above + 1024
+    tl.store(out_ptr + tl.program_id(0).to(tl.int64) * steps + s, word)
 
 
 @triton.jit
-def _up(keys, site):
-    """Bits 0 or 1: up at ``site`` (int64)."""
-    at = site.to(tl.uint64)
-    word = _finalise(keys + ((at >> 6) + 1) * 0xD1342543DE82EF95)
-    return (word >> (at & 63)) & 1
+def _operands(left, right, m_inside, n_inside, count, INNER: tl.constexpr):
+    """The next ``count`` of a row's and a column's numbers, then zeros: (rows, ``INNER``), (``INNER``, columns)."""
+    k = tl.arange(0, INNER)
+    x = tl.load(left, mask=m_inside[:, None] & (k < count)[None, :], other=0.0)
+    return x, tl.load(right, mask=(k < count)[:, None] & n_inside[None, :], other=0.0)
 
 
 @triton.jit
-def _two_sum(x, y):
-    total = x + y
-    part = total - x
-    return total, (x - (total - part)) + (y - part)
+def _reach(acc0, acc1, acc2):
+    """The largest magnitude of the accumulators as one float32, infinity if any is not finite."""
+    size = tl.maximum(tl.maximum(tl.abs(acc0), tl.abs(acc1)), tl.abs(acc2))
+    infinite = (acc0 - acc0) + (acc1 - acc1) + (acc2 - acc2) != 0.0
+    return tl.max(tl.max(tl.where(infinite, float("inf"), size), 1), 0).to(tl.float32)
 
 
 @triton.jit
-def _power_of_two(exponent):
-    return ((exponent + 1023) << 52).to(tl.float64, bitcast=True)
-
-
-@triton.jit
-def _neighbour(value, rest, up, FRACTION: tl.constexpr):
-    """The neighbour, ``FRACTION`` bits in float32's range, of (``value``, sign of ``rest``), and whether it differs."""
-    usable = (tl.abs(value) < float("inf")) & (value != 0.0)
-    v = tl.where(usable, value, 1.0)
-    exponent = ((v.to(tl.int64, bitcast=True) >> 52) & 0x7FF) - 1023
-    exponent = tl.maximum(exponent, -126) - FRACTION
-    units = v * _power_of_two(-exponent)
-    low = tl.floor(units)
-    on_grid = low == units
-    # Under a power of two the next value toward zero is half a unit away.
-    finer = (tl.abs(units) == 2.0**FRACTION) & (exponent + FRACTION > -126)
-    inward = tl.where(finer, 0.5, 1.0).to(tl.float64)
-    lower = tl.where(on_grid & (rest < 0.0), units - tl.where(units > 0.0, inward, 1.0), low)
-    above = tl.where(on_grid, units, low + 1.0)
-    upper = tl.where(on_grid & (rest > 0.0), units + tl.where(units < 0.0, inward, 1.0), above)
-    size = tl.abs(tl.where(up != 0, upper, lower) * _power_of_two(exponent))
-    over = size >= 2.0**128
-    size = tl.where(over, float("inf"), size)
-    result = tl.where(usable, tl.where(v < 0.0, -size, size), value)
-    return result, usable & ((lower != upper) | over)
-
-
-@triton.jit
-def _stepped(acc, high, low, least, up, FRACTION: tl.constexpr):
-    """One sample's accumulator after a step; whether that lost something, and whether the sum was not held exactly."""
-    total, rest = _two_sum(high, acc)
-    second, rest = _two_sum(low, rest)
-    third, dropped = _two_sum(least, rest)
-    first, low_rest = _two_sum(second, third)
-    value, high_rest = _two_sum(total, first)
-    tail, last = _two_sum(low_rest, high_rest)
-    value, rest = _two_sum(value, tail)
-    rest = tl.where(rest != 0.0, rest, last)
-    result, between = _neighbour(value, rest, up, FRACTION)
-    finite = tl.abs(total) < float("inf")
-    # A step's zero is +0.0, whatever its sign was.
-    result = tl.where(result == 0.0, 0.0, result)
-    return tl.where(finite, result, total), finite & between, finite & (dropped != 0.0)
-
-
-@triton.jit
-def _folded(running, acc, up, FIRST):
-    """The running sum of a fold after ``acc`` joined it, which it is where that is the first."""
-    value, rest = _two_sum(running, acc)
-    result, between = _neighbour(value, rest, up, 23)
-    return tl.where(FIRST, acc, result), between & (FIRST == 0)
+def _spread_sums(
+    a_ptr, b_ptr, m, n, M, N, begin, end, stride_a, stride_b,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """A step's products as three float64, and where those do not hold their sum."""
+    high = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float64)
+    low, least = high, high
+    unsure = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int1)
+    for kk in range(STEP):
+        k = (begin + kk).to(tl.int64)
+        x_inside, y_inside = (m < M) & (k + 0 * m < end), (n < N) & (k + 0 * n < end)
+        x = tl.load(a_ptr + m.to(tl.int64) * stride_a + k, mask=x_inside, other=0.0).to(tl.float32).to(tl.float64)
+        y = tl.load(b_ptr + k * stride_b + n, mask=y_inside, other=0.0).to(tl.float32).to(tl.float64)
+        high, rest = two_sum(high, x[:, None] * y[None, :])
+        if WIDE:
+            low, rest = two_sum(low, rest)
+            least, rest = two_sum(least, rest)
+            unsure = unsure | ((rest != 0.0) & (tl.abs(high) < float("inf")))
+        else:
+            low += rest
+    return high, low, least, unsure
 
 
 @triton.jit(do_not_specialize=["M", "N", "steps", "stride_a", "stride_b", "stride_s"])
 def drawn_chain_kernel(
-    a_ptr, b_ptr, rows_ptr, cols_ptr, bases_ptr, ends_ptr, folds_ptr, out_ptr, flags_ptr,
+    a_ptr, b_ptr, rows_ptr, cols_ptr, bases_ptr, ends_ptr, folds_ptr, a_extents_ptr, b_extents_ptr, out_ptr,
+    flags_ptr,
     M: tl.int32, N: tl.int32, steps: tl.int32, stride_a: tl.int64, stride_b: tl.int64, stride_s: tl.int64,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, FRACTION: tl.constexpr, WIDE: tl.constexpr,
-    OPPOSITE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, INNER: tl.constexpr, FRACTION: tl.constexpr,
+    WIDE: tl.constexpr, FOLDED: tl.constexpr, OPPOSITE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of three samples; ``a`` (M, k) and ``b`` (k, N) are float32, rows contiguous.
+    """A tile of three samples; ``a`` (M, k) and ``b`` (k, N) are of a type that float32 holds, rows contiguous.
 
     ``ends``: where each step ends (int32).  ``folds``: for each step -1, or what closes there: -2 the first part of a
-    fold, else the site of the addition.  ``bases``: a word for each sample (int64); with ``OPPOSITE`` the third takes
-    the opposite of the second's directions.  ``out``: three planes of (M, N) float32.  ``flags``: (M, N) int8, 1 where
-    a rounding lost something, 2 where a sum was not held exactly.
+    fold, else the site of the addition; not read unless ``FOLDED``.  ``bases``: a word for each sample (int64); with
+    ``OPPOSITE`` the third takes the opposite of the second's directions.  ``extents``: of the operands' blocks, from
+    :func:`drawn_extents_kernel`.  ``INNER``: a power of two not below ``STEP``, the products of a step.  ``out``:
+    three planes of (M, N) float32.
+    ``flags``: (M, N) int8, 1 where a rounding lost something, 2 where a sum was not held exactly.
     """
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     m_inside, n_inside = m < M, n < N
     row, col = tl.load(rows_ptr + m, mask=m_inside, other=0), tl.load(cols_ptr + n, mask=n_inside, other=0)
-    keys0 = _keys(tl.load(bases_ptr), row, col)
-    keys1 = _keys(tl.load(bases_ptr + 1), row, col)
-    keys2 = _keys(tl.load(bases_ptr + 2), row, col)
+    base0, base1, base2 = tl.load(bases_ptr), tl.load(bases_ptr + 1), tl.load(bases_ptr + 2)
+    a_extents_ptr += tl.program_id(0).to(tl.int64) * steps
+    b_extents_ptr += tl.program_id(1).to(tl.int64) * steps
     acc0 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float64)
-    acc1, acc2, sum0, sum1, sum2 = acc0, acc0, acc0, acc0, acc0
-    lost = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int1)
-    unsure = lost
-    begin = tl.load(ends_ptr) * 0
+    acc1, acc2 = acc0, acc0
+    sum0 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    sum1, sum2 = sum0, sum0
+    lost = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
+    unsure = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int1)
+    word0 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
+    word1, word2 = word0, word0
+    # What the next step needs is loaded a step ahead.
+    end = tl.load(ends_ptr)
+    begin, reach = end * 0, end.to(tl.float32) * 0.0
+    next_end = tl.load(ends_ptr + tl.minimum(1, steps - 1))
+    a_extent, b_extent = tl.load(a_extents_ptr), tl.load(b_extents_ptr)
+    inner = tl.arange(0, INNER).to(tl.int64)
+    left = a_ptr + m.to(tl.int64)[:, None] * stride_a + inner[None, :]
+    right = b_ptr + inner[:, None] * stride_b + n[None, :]
+    x, y = _operands(left, right, m_inside, n_inside, end, INNER)
     for s in range(steps):
-        end = tl.load(ends_ptr + s)
-        high = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float64)
-        low, least = high, high
-        for kk in range(STEP):
-            k = (begin + kk).to(tl.int64)
-            x_inside, y_inside = m_inside & (k + 0 * m < end), n_inside & (k + 0 * n < end)
-            x = tl.load(a_ptr + m.to(tl.int64) * stride_a + k, mask=x_inside, other=0.0).to(tl.float64)
-            y = tl.load(b_ptr + k * stride_b + n, mask=y_inside, other=0.0).to(tl.float64)
-            high, rest = _two_sum(high, x[:, None] * y[None, :])
-            if WIDE:
-                low, rest = _two_sum(low, rest)
-                least, rest = _two_sum(least, rest)
-                unsure = unsure | ((rest != 0.0) & (tl.abs(high) < float("inf")))
-            else:
-                low += rest
+        wide_x, wide_y = x.to(tl.float32).to(tl.float64), y.to(tl.float32).to(tl.float64)
+        products = tl.dot(wide_x, wide_y, out_dtype=tl.float64)
+        left += end - begin
+        right += (end - begin) * stride_b
+        x, y = _operands(left, right, m_inside, n_inside, next_end - end, INNER)
+        # Without folds none is asked for below.
+        fold = tl.load(folds_ptr + s) if FOLDED else -1
+        after_end = tl.load(ends_ptr + tl.minimum(s + 2, steps - 1))
+        above = (a_extent & 0xFFFF) + (b_extent & 0xFFFF) - 2048
+        lowest = (a_extent >> 16) + (b_extent >> 16)
+        # Any partial sum of products is a float64, and so a multiple of float32's least grid that all stays finite.
+        tight = (above - 2 * lowest <= 2 * 53) & (lowest >= -126 - FRACTION)
+        exponent = tl.minimum(tl.maximum((above + 1) >> 1, -126), 127)
+        grown = (reach + ((exponent + 127) << 23).to(tl.float32, bitcast=True)) * 1.001
+        tight = tight & (grown < 2.0**126)
+        a_extent = tl.load(a_extents_ptr + tl.minimum(s + 1, steps - 1))
+        b_extent = tl.load(b_extents_ptr + tl.minimum(s + 1, steps - 1))
         site = begin.to(tl.int64) * 0 + s
-        up1 = _up(keys1, site)
-        up2 = 1 - up1 if OPPOSITE else _up(keys2, site)
-        acc0, gone0, open0 = _stepped(acc0, high, low, least, _up(keys0, site), FRACTION)
-        acc1, gone1, open1 = _stepped(acc1, high, low, least, up1, FRACTION)
-        acc2, gone2, open2 = _stepped(acc2, high, low, least, up2, FRACTION)
-        lost = lost | gone0 | gone1 | gone2
-        unsure = unsure | open0 | open1 | open2
-        fold = tl.load(folds_ptr + s)
+        if s % 32 == 0:
+            word0 = laid_out_as(directions(element_keys(base0, row, col), site), products)
+            word1 = laid_out_as(directions(element_keys(base1, row, col), site), products)
+            if not OPPOSITE:
+                word2 = laid_out_as(directions(element_keys(base2, row, col), site), products)
+        # A direction is the sign.
+        toward0, toward1 = word0 << (31 - s % 32), word1 << (31 - s % 32)
+        toward2 = ~toward1 if OPPOSITE else word2 << (31 - s % 32)
+        if tight:
+            acc0, gone0 = tight_stepped(acc0, products, toward0, FRACTION)
+            acc1, gone1 = tight_stepped(acc1, products, toward1, FRACTION)
+            acc2, gone2 = tight_stepped(acc2, products, toward2, FRACTION)
+            lost = lost | gone0 | gone1 | gone2
+            reach = grown
+        else:
+            high, low, least, kept = _spread_sums(
+                a_ptr, b_ptr, m, n, M, N, begin, end, stride_a, stride_b, BLOCK_M, BLOCK_N, STEP, WIDE
+            )
+            acc0, moved0, open0 = stepped(acc0, high, low, least, toward0 < 0, FRACTION)
+            acc1, moved1, open1 = stepped(acc1, high, low, least, toward1 < 0, FRACTION)
+            acc2, moved2, open2 = stepped(acc2, high, low, least, toward2 < 0, FRACTION)
+            lost = lost | (moved0 | moved1 | moved2).to(tl.int32)
+            reach = _reach(acc0, acc1, acc2)
+            unsure = unsure | kept | open0 | open1 | open2
         if fold != -1:
             first = fold == -2
             at = tl.maximum(fold, 0).to(tl.int64)
-            up1 = _up(keys1, at)
-            up2 = 1 - up1 if OPPOSITE else _up(keys2, at)
-            sum0, gone0 = _folded(sum0, acc0, _up(keys0, at), first)
-            sum1, gone1 = _folded(sum1, acc1, up1, first)
-            sum2, gone2 = _folded(sum2, acc2, up2, first)
-            lost = lost | gone0 | gone1 | gone2
+            up0 = (directions(element_keys(base0, row, col), at) & 1) != 0
+            up1 = (directions(element_keys(base1, row, col), at) & 1) != 0
+            up2 = up1 == 0
+            if not OPPOSITE:
+                up2 = (directions(element_keys(base2, row, col), at) & 1) != 0
+            sum0, closed0 = folded(sum0, acc0, up0, first)
+            sum1, closed1 = folded(sum1, acc1, up1, first)
+            sum2, closed2 = folded(sum2, acc2, up2, first)
+            lost = lost | (closed0 | closed1 | closed2).to(tl.int32)
+            reach = end.to(tl.float32) * 0.0
             acc0 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float64)
             acc1, acc2 = acc0, acc0
-        begin = end
+        begin, end, next_end = end, next_end, after_end
     place = m.to(tl.int64)[:, None] * N + n[None, :]
     inside = m_inside[:, None] & n_inside[None, :]
-    tl.store(out_ptr + place, sum0.to(tl.float32), mask=inside)
-    tl.store(out_ptr + stride_s + place, sum1.to(tl.float32), mask=inside)
-    tl.store(out_ptr + 2 * stride_s + place, sum2.to(tl.float32), mask=inside)
-    tl.store(flags_ptr + place, lost.to(tl.int8) + 2 * unsure.to(tl.int8), mask=inside)
+    if not FOLDED:
+        sum0, sum1, sum2 = acc0.to(tl.float32), acc1.to(tl.float32), acc2.to(tl.float32)
+    tl.store(out_ptr + place, sum0, mask=inside)
+    tl.store(out_ptr + stride_s + place, sum1, mask=inside)
+    tl.store(out_ptr + 2 * stride_s + place, sum2, mask=inside)
+    tl.store(flags_ptr + place, (lost != 0).to(tl.int8) + 2 * unsure.to(tl.int8), mask=inside)

@@ -1,17 +1,18 @@
 """The part of the CUDA driver that launches need, by ctypes: launching, tensor maps, the current context.
 
 ``cuda-bindings`` has the same functions; but a tensor map must be encoded at a well aligned address, which its
-objects do not promise, and launching costs the same here.  ctypes gives up Python's lock while the driver runs: a
-launch may wait for room in the stream's queue.
+objects do not promise, and launching costs the same here.  Python's lock is given up while the driver runs: a launch
+may wait for room in the stream's queue.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 
 from gemmdesc.errors import LaunchError
+from gemmdesc.kernels.launch_loop import launch_loop, one_by_one
 
 #: ``CUDA_SUCCESS``.
 SUCCESS = 0
@@ -87,6 +88,7 @@ class Driver:
     """The CUDA driver, or another library with its functions.
 
     ``launch(config, function, parameters, extra)`` is ``cuLaunchKernelEx``: addresses, or None, to a status.
+    ``launch_all(steps, first, count)`` launches several, as :mod:`gemmdesc.kernels.launch_loop` says.
 
     Raises:
         LaunchError: there is no such library, or it lacks a function.
@@ -110,6 +112,11 @@ class Driver:
         except (OSError, AttributeError) as error:
             raise LaunchError(f"library must be a CUDA driver ({error}) (got {library})") from None
         self._require(status, "cuDriverGetVersion")
+        loop = launch_loop()
+        at = ctypes.cast(loaded.cuLaunchKernelEx, ctypes.c_void_p).value
+        self.launch_all: Callable[[int, int, int], int] = (
+            partial(one_by_one, self.launch) if loop is None or at is None else partial(loop, at)
+        )
         self._clears_small_bit = version.value <= _LAST_WITH_SMALL_BIT
         self._primary: dict[int, int] = {}
 

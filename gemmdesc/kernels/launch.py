@@ -19,7 +19,7 @@ from gemmdesc.kernels.launch_nest import launch_nest
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.recording import RECORDER
-from gemmdesc.kernels.slices import Merge, Slices
+from gemmdesc.kernels.slices import Merge
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variants import (
     MERGE_BLOCK,
@@ -28,7 +28,7 @@ from gemmdesc.kernels.variants import (
     Variant,
     chain_variant,
     merge_variant,
-    pack_variant,
+    packing_variant,
 )
 
 TORCH_TYPES: Mapping[torch.dtype, DType] = {
@@ -147,9 +147,17 @@ def packed_operands(
     slices, packing = choice.slices, choice.packing
     if packing is None:
         return a[:, : slices.summed_k], b[: slices.summed_k], slices.span
-    a = _pack(slices, packing, a, packing.a_source, wide_offsets=packing.a_wide)
-    b = _pack(slices, packing, b.T, packing.b_source.transposed, wide_offsets=packing.b_wide).T
-    return a, b, packing.span
+    b = b.T  # (n, k), as the copying sees it
+    copies = [_empty_copy(choice, packing, *side) for side in ((a, packing.a_source), (b, packing.b_source.transposed))]
+    (a_copy, a_stride), (b_copy, b_stride) = copies
+    blocks_k = slices.count * packing.span // PACK_LANES
+    a_programs, b_programs = (-(-x.shape[0] // PACK_ROWS) * blocks_k for x in (a, b))
+    enqueue(
+        packing_variant(choice, packing), a_programs + b_programs, a, a_copy, b, b_copy, a_programs, a.shape[0],
+        b.shape[0], slices.count, slices.summed_k, slices.span, packing.span, slices.k_loop_step,
+        *a.stride(), a_stride, *b.stride(), b_stride,
+    )  # fmt: skip
+    return a_copy, b_copy.T, packing.span
 
 
 def enqueue(variant: Variant, programs: int, *arguments: Any) -> None:
@@ -162,25 +170,15 @@ def enqueue(variant: Variant, programs: int, *arguments: Any) -> None:
     kernel[(programs,)](*arguments, **constants_of(variant), **options_of(variant))
 
 
-def _pack(
-    slices: Slices, packing: Packing, source: torch.Tensor, layout: Layout, *, wide_offsets: bool
-) -> torch.Tensor:
-    """A copy (rows, lanes) of ``source`` (rows, k): see :mod:`gemmdesc.kernels.repack`."""
-    rows, lanes = source.shape[0], slices.count * packing.span
-    variant = pack_variant(
-        layout, dtype=TORCH_TYPES[source.dtype], instruction_k=slices.instruction_k, wide_offsets=wide_offsets
-    )
+def _empty_copy(
+    choice: KernelChoice, packing: Packing, source: torch.Tensor, layout: Layout
+) -> tuple[torch.Tensor, int]:
+    """Room for a copy (rows, lanes) of ``source`` (rows, k), and the pitch of its lines."""
+    rows, lanes = source.shape[0], choice.slices.count * packing.span
     if layout is Layout.COLUMNS:
         padded = -(-rows // PACK_ROWS) * PACK_ROWS
-        packed = torch.empty((lanes, padded), dtype=source.dtype, device=source.device)[:, :rows].T
-    else:
-        packed = torch.empty((rows, lanes), dtype=source.dtype, device=source.device)
-    programs = -(-rows // PACK_ROWS) * (lanes // PACK_LANES)
-    enqueue(
-        variant, programs, source, packed, rows, slices.count, slices.summed_k, slices.span, packing.span,
-        slices.k_loop_step, *source.stride(), packed.stride(1 if layout is Layout.COLUMNS else 0),
-    )  # fmt: skip
-    return packed
+        return torch.empty((lanes, padded), dtype=source.dtype, device=source.device)[:, :rows].T, padded
+    return torch.empty((rows, lanes), dtype=source.dtype, device=source.device), lanes
 
 
 def tensor_descriptor(tensor: torch.Tensor, layout: Layout, rows: int, columns: int) -> TensorDescriptor:

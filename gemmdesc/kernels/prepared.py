@@ -1,8 +1,8 @@
 """A program ready to run on one device: kernels loaded, arguments packed, tensor maps encoded and kept by address.
 
-Running it writes the addresses that changed since the last time and calls ``cuLaunchKernelEx`` once for each step.  It
-may be used by several threads and on several streams: each call takes arguments of its own from a pool.  It holds no
-memory of the device.
+Running it writes the addresses that changed since the last time and calls ``cuLaunchKernelEx`` once for each step, in a
+loop in C where one could be built.  It may be used by several threads and on several streams: each call takes arguments
+of its own from a pool.  It holds no memory of the device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 from gemmdesc.errors import LaunchError
 from gemmdesc.kernels.driver import (
-    SUCCESS,
     Driver,
     LaunchAttribute,
     LaunchConfig,
@@ -32,6 +31,7 @@ _WORD = 8
 _STREAM_WORD = LaunchConfig.stream.offset // _WORD
 _CONFIG_WORDS = ctypes.sizeof(LaunchConfig) // _WORD
 _LARGEST_PORTABLE_CLUSTER = 8
+_STATUS = (1 << 32) - 1
 
 
 class KeptMaps:
@@ -67,6 +67,8 @@ class KeptMaps:
 class _Layout:
     """The words of a call's arguments: first the values, then each step's parameters, then its launch configuration.
 
+    At the end are three words for each step: the addresses of its configuration, function and parameters.
+
     ``words``: what they hold at first.  ``pointers``: (word, word that it holds the address of).  ``addresses``: (word,
     input, offset).  ``maps``: (word, input, offset, kept maps).  ``launches``: (first word of the configuration,
     function, first word of the parameters).
@@ -87,7 +89,7 @@ class _Layout:
 class _Arguments:
     """The arguments of one call at a time, in memory of their own."""
 
-    __slots__ = ("_memory", "held", "key", "launches", "words")
+    __slots__ = ("_memory", "held", "key", "steps", "words")
 
     def __init__(self, layout: _Layout) -> None:
         count = len(layout.words)
@@ -96,10 +98,8 @@ class _Arguments:
         self.words = memoryview(self._memory).cast("B").cast("Q")
         for word, target in layout.pointers:
             self.words[word] = begin + _WORD * target
-        self.launches = tuple(
-            (begin + _WORD * config, function, begin + _WORD * parameters)
-            for config, function, parameters in layout.launches
-        )
+        #: Where the words of the steps begin.
+        self.steps = begin + _WORD * (count - 3 * len(layout.launches))
         #: The stream and the inputs that the words are of, and the maps that they point at.
         self.key: tuple[int, tuple[int, ...]] | None = None
         self.held: tuple[TensorMap, ...] = ()
@@ -122,7 +122,8 @@ class PreparedProgram:
         self.prepared, self.launches, self.variants = True, len(program.steps), program.variants
         self.scratch_bytes = program.scratch_bytes
         self.needs = max(program.inputs, default=-1) + 1
-        self._driver, self._launch, self._context = driver, driver.launch, driver.primary_context(device_index)
+        self._driver, self._launch_all = driver, driver.launch_all
+        self._context = driver.primary_context(device_index)
         #: Kernels and tables live as long as what points at them.
         self._owned = [k.owner for k in kernels] + [
             a for step in program.steps for a in step.arguments if hasattr(a, "data_ptr")
@@ -133,6 +134,10 @@ class PreparedProgram:
         self._streams: list[int] = []
         for step, kernel in zip(program.steps, kernels, strict=True):
             self._add(step, kernel)
+        for config, function, parameters in self._layout.launches:
+            self._layout.pointers.append((self._layout.add(0), config))
+            self._layout.add(function)
+            self._layout.pointers.append((self._layout.add(0), parameters))
         self._pool: list[_Arguments] = []
 
     def _add(self, step: Step, kernel: LoadedKernel) -> None:
@@ -216,11 +221,9 @@ class PreparedProgram:
         key = (stream, inputs)
         if arguments.key != key:
             self._fill(arguments, key)
-        launch = self._launch
-        for config, function, parameters in arguments.launches:
-            status = launch(config, function, parameters, None)
-            if status != SUCCESS:
-                self._again(status, config, function, parameters)
+        failed = self._launch_all(arguments.steps, 0, self.launches)
+        if failed:
+            self._again(failed, arguments.steps)
         self._pool.append(arguments)
 
     def _fill(self, arguments: _Arguments, key: tuple[int, tuple[int, ...]]) -> None:
@@ -239,13 +242,14 @@ class PreparedProgram:
         arguments.held = tuple(held)
         arguments.key = key
 
-    def _again(self, status: int, config: int, function: int, parameters: int) -> None:
+    def _again(self, failed: int, steps: int) -> None:
         """A thread that has not used the device yet has no context, and gets the one that the kernels are in."""
         if self._driver.context() != self._context:
             self._driver.make_current(self._context)
-            status = self._launch(config, function, parameters, None)
-        if status != SUCCESS:
-            raise LaunchError(f"cuLaunchKernelEx must succeed (got {self._driver.status_name(status)})")
+            failed = self._launch_all(steps, failed >> 32, self.launches)
+        if failed:
+            name = self._driver.status_name(failed & _STATUS)
+            raise LaunchError(f"cuLaunchKernelEx must succeed (got {name})")
 
 
 def _bits(value: float, kind: str) -> int:

@@ -13,6 +13,7 @@ RUN_TIME = (
     "source_ptr", "rows", "packed_span", "stride_row", "stride_k", "packed_stride",
     "stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_os", "stride_om", "stride_on",
     "blocks", "per_slice", "zero", "scale_ptr", "output_scale_ptr",
+    "a_programs", "a_packed_stride", "b_packed_stride",
     "sums_ptr", "order_ptr", "offsets_ptr", "first", "leaves", "stride_og",
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from itertools import product
 from gemmdesc.descriptor import Start
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.balanced import BalancedChoice
-from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, configs_of, foldable
+from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, Packing, configs_of, foldable
 from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.finished import FinishedChoice
 from gemmdesc.kernels.meta import Layout
@@ -102,11 +102,14 @@ def _chain_variant(
     )
 
 
-def pack_variant(layout: Layout, *, dtype: DType, instruction_k: int, wide_offsets: bool) -> Variant:
-    """The kernel that copies an operand (rows, k) of ``layout``."""
+def pack_variant(layouts: tuple[Layout, Layout], *, dtype: DType, instruction_k: int, wide_offsets: bool) -> Variant:
+    """The kernel that copies both operands, which are (rows, k) of ``layouts``."""
+    a, b = layouts
     constants: dict[str, Constant] = {
-        "SOURCE_LAYOUT": layout.value,
-        "PACKED_ROWS": layout is not Layout.COLUMNS,
+        "A_LAYOUT": a.value,
+        "A_PACKED_ROWS": a is not Layout.COLUMNS,
+        "B_LAYOUT": b.value,
+        "B_PACKED_ROWS": b is not Layout.COLUMNS,
         "WIDE_OFFSETS": wide_offsets,
         "INSTRUCTION_K": instruction_k,
         "BLOCK_ROWS": PACK_ROWS,
@@ -119,6 +122,14 @@ def pack_variant(layout: Layout, *, dtype: DType, instruction_k: int, wide_offse
         constants=tuple(constants.items()),
         num_warps=_COPY_WARPS,
         num_stages=_COPY_STAGES,
+    )
+
+
+def packing_variant(choice: KernelChoice, packing: Packing) -> Variant:
+    """The kernel that makes the copies that ``choice`` reads."""
+    layouts = packing.a_source, packing.b_source.transposed
+    return pack_variant(
+        layouts, dtype=choice.operand_dtype, instruction_k=choice.slices.instruction_k, wide_offsets=packing.wide
     )
 
 
@@ -158,12 +169,7 @@ def variants_of(choice: KernelChoice | NestChoice) -> tuple[Variant, ...]:
         return (leaves_variant(choice), *inner, fold_variant(choice.folds[-1], choice.output_dtype))
     found = [chain_variant(choice)]
     if choice.packing is not None:
-        step = choice.slices.instruction_k
-        for layout, wide in (
-            (choice.packing.a_source, choice.packing.a_wide),
-            (choice.packing.b_source.transposed, choice.packing.b_wide),
-        ):
-            found.append(pack_variant(layout, dtype=choice.operand_dtype, instruction_k=step, wide_offsets=wide))
+        found.append(packing_variant(choice, choice.packing))
     if choice.merges and choice.slices.merge is not None:
         found.append(merge_variant(choice.slices.merge, choice.output_dtype, wide_offsets=False))
     return tuple(found)
@@ -275,8 +281,9 @@ def _pointer_variants(shared_bytes: int) -> Iterator[Variant]:
 
 
 def _pack_variants() -> Iterator[Variant]:
-    for layout, dtype, step, wide in product(Layout, OPERAND_DTYPES, STEP_SIZES, (False, True)):
-        yield pack_variant(layout, dtype=dtype, instruction_k=step, wide_offsets=wide)
+    sources = product(Layout, Layout)
+    for layouts, dtype, step, wide in product(sources, OPERAND_DTYPES, STEP_SIZES, (False, True)):
+        yield pack_variant(layouts, dtype=dtype, instruction_k=step, wide_offsets=wide)
 
 
 def _merges() -> tuple[Merge, ...]:

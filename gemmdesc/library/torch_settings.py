@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from gemmdesc.errors import LibraryError
@@ -146,7 +146,7 @@ def settings_key() -> Callable[[], tuple[Any, ...]]:
     """A function that tells torch's settings apart: two calls give equal tuples only where :func:`read_settings` would.
 
     It reads what lies behind torch's public properties, and behind ``os.environ``, since these take half a microsecond
-    each; where a torch or a Python has no such thing, the public way serves.
+    each; where a torch or a Python has no such thing, the public way serves.  CUDA is to be initialised by then.
 
     Raises:
         LibraryError: torch is not installed.
@@ -162,12 +162,14 @@ def settings_key() -> Callable[[], tuple[Any, ...]]:
         "_get_cublas_allow_fp16_accumulation", lambda: getattr(matmul, "allow_fp16_accumulation", False)
     )
     blas = _behind("_get_blas_preferred_backend", _blas_library)
+    # Comparing values of this enumeration costs a microsecond, and comparing their numbers nothing.
+    numbered = type(getattr(blas(), "value", None)) is int
     tunable = _behind("_cuda_tunableop_is_enabled", lambda: False)
-    deterministic = torch.are_deterministic_algorithms_enabled
+    deterministic = _behind("_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled)
     workspace, lt_workspace = (_variable(n) for n in ("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE"))
     unfused = _variable(NO_FUSED_BIAS)
     tf32 = _behind("_get_cublas_allow_tf32", _allow_tf32)
-    told = _told_workspaces if hasattr(torch.backends.cuda, "cublas_workspace_size") else (lambda: None)
+    told = _quick_workspaces()
 
     def key() -> tuple[Any, ...]:
         try:
@@ -175,8 +177,8 @@ def settings_key() -> Callable[[], tuple[Any, ...]]:
         except RuntimeError:  # as in _allow_tf32
             single = _allow_tf32()
         return (
-            fp16(), bf16(), fp16_accumulation(), blas(), tunable(), deterministic(), single, workspace(),
-            lt_workspace(), told(), unfused(),
+            fp16(), bf16(), fp16_accumulation(), blas().value if numbered else blas(), tunable(), deterministic(),
+            single, workspace(), lt_workspace(), None if told is None else told(), unfused(),
         )  # fmt: skip
 
     return key
@@ -190,6 +192,16 @@ def _behind(name: str, otherwise: Callable[[], Any]) -> Callable[[], Any]:
     return found
 
 
+def _quick_workspaces() -> Callable[[], Any] | None:
+    """What :func:`_told_workspaces` gives once CUDA is initialised, without asking whether it is."""
+    import torch
+
+    own, lt = (getattr(torch._C, f"_cuda_getCublas{kind}WorkspaceSize", None) for kind in ("", "Lt"))
+    if own is not None and lt is not None:
+        return lambda: (own(), lt())
+    return _told_workspaces if hasattr(torch.backends.cuda, "cublas_workspace_size") else None
+
+
 def _reduction(matmul: Any, kind: str) -> tuple[bool, bool]:
     name = f"allow_{kind}_reduced_precision_reduction"
     return bool(getattr(matmul, name)), bool(getattr(matmul, f"{name}_split_k"))
@@ -200,6 +212,5 @@ def _variable(name: str) -> Callable[[], Any]:
     held = getattr(os.environ, "_data", None)
     encode = getattr(os.environ, "encodekey", None)
     if isinstance(held, dict) and encode is not None:
-        key, get = encode(name), held.get
-        return lambda: get(key)
-    return lambda: os.environ.get(name)
+        return partial(held.get, encode(name))
+    return partial(os.environ.get, name)

@@ -23,16 +23,23 @@ if TYPE_CHECKING:
 
     from gemmdesc.plan.cache import QuickCache
 
+#: Of A, B and the result; 0 where that is still to be made.
+Addresses = tuple[int, int, int]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """What a call asks torch: a tensor's device, -1 for the host; the current device and stream; its settings."""
+    """What a call asks torch: a tensor's device, -1 for the host; the current device and stream; its settings.
+
+    ``scratch``: memory of the current device by size and stream, and what gives it back; None where tensors serve.
+    """
 
     device_of: Callable[[torch.Tensor], int]
     current_device: Callable[[], int]
     current_stream: Callable[[int], int]
     is_capturing: Callable[[], bool]
     settings: Callable[[], tuple[Any, ...]]
+    scratch: tuple[Callable[[int, int], int], Callable[[int], None]] | None = None
 
 
 @cache
@@ -40,14 +47,15 @@ def torch_runtime() -> Runtime:
     """torch's own."""
     import torch
 
-    from gemmdesc.kernels.streams import current_stream
+    from gemmdesc.kernels.streams import current_device, current_stream, is_capturing, scratch_functions
 
     return Runtime(
         device_of=torch.Tensor.get_device,
-        current_device=torch.cuda.current_device,
+        current_device=current_device(),
         current_stream=current_stream(),
-        is_capturing=torch.cuda.is_current_stream_capturing,
+        is_capturing=is_capturing(),
         settings=settings_key(),
+        scratch=scratch_functions(),
     )
 
 
@@ -84,9 +92,11 @@ class FrequentProducts:
 
         self._runtime = runtime
         self._types = frozenset((torch.Tensor, torch.nn.Parameter))
-        self._bytes = torch.uint8
+        self._bytes, self._empty = torch.uint8, torch.empty_strided
+        # Without a device it is asked of CUDA, at a quarter of the cost.
         self._grad_enabled, self._autocast = torch.is_grad_enabled, torch.is_autocast_enabled
-        self._increment = torch.autograd.graph.increment_version
+        # Behind torch.autograd.graph.increment_version, which takes longer to find out that it was given a tensor.
+        self._increment = getattr(torch._C, "_increment_version", torch.autograd.graph.increment_version)
         self._on_device = torch.cuda.device
 
     def matmul(
@@ -112,13 +122,14 @@ class FrequentProducts:
             with self._on_device(index):
                 return self.matmul(a, b, out, out_dtype, planner)
         try:
-            stored = self._stored(a, b, out)
+            at = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
+            stored = self._stored(a, b, out, at)
             call = planner.frequent.get((stored, out_dtype, runtime.is_capturing(), runtime.settings()))
         except (RuntimeError, TypeError):  # a tensor without strides or memory, or a type that is none
             return None
-        if call is None or self._autocast("cuda"):
+        if call is None or self._autocast():
             return None
-        return self._launched(call, a, b, out, index)
+        return self._launched(call, a, b, out, at, index)
 
     def run(
         self, plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, planner: Planner | None
@@ -135,49 +146,64 @@ class FrequentProducts:
             with self._on_device(index):
                 return self.run(plan, a, b, out, planner)
         try:
-            if self._stored(a, b, out) != found[0]:
+            at = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
+            if self._stored(a, b, out, at) != found[0]:
                 return None
         except RuntimeError:
             return None
-        return self._launched(found[1], a, b, out, index)
+        return self._launched(found[1], a, b, out, at, index)
 
     def _launched(
-        self, call: FrequentCall, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, index: int
+        self, call: FrequentCall, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, at: Addresses, index: int
     ) -> torch.Tensor | None:
+        at_a, at_b, at_out = at
         if a.is_neg() or b.is_neg():
             return None
         if self._grad_enabled() and (a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)):
             return None
-        at_a, at_b = a.data_ptr(), b.data_ptr()
         if out is None:
-            target = a.new_empty(call.shape, dtype=call.dtype)
+            # Sizes and strides are parsed faster than sizes alone, which could be names.
+            target = self._empty(call.shape, call.strides, dtype=call.dtype, device=call.device)
             at_out = target.data_ptr()
         else:
-            target, at_out = out, out.data_ptr()
+            target = out
             end = at_out + call.out_bytes
             apart = (end <= at_a or at_a + call.a_bytes <= at_out) and (end <= at_b or at_b + call.b_bytes <= at_out)
             if not apart or out.is_neg():
                 return None
         stream = self._runtime.current_stream(index)
         if call.scratch_bytes:
-            scratch = a.new_empty((call.scratch_bytes,), dtype=self._bytes)
-            call.program(stream, (at_a, at_b, at_out, scratch.data_ptr(), *call.beside))
+            self._with_scratch(call, stream, (at_a, at_b, at_out))
         else:
             call.program(stream, (at_a, at_b, at_out, 0, *call.beside))
         if out is not None and not out.is_inference():
-            self._increment(out)
+            self._increment((out,))
         return target
 
-    def _stored(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> tuple[Any, ...]:
+    def _with_scratch(self, call: FrequentCall, stream: int, at: Addresses) -> None:
+        """Run the program with memory of torch's allocator, for which its place in the stream's order is enough."""
+        functions = self._runtime.scratch
+        if functions is None:
+            held = self._empty((call.scratch_bytes,), (1,), dtype=self._bytes, device=call.device)
+            call.program(stream, (*at, held.data_ptr(), *call.beside))
+            return
+        take, give_back = functions
+        scratch = take(call.scratch_bytes, stream)
+        try:
+            call.program(stream, (*at, scratch, *call.beside))
+        finally:
+            give_back(scratch)
+
+    def _stored(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, at: Addresses) -> tuple[Any, ...]:
         """How tensors are stored and where; of an address the lowest bit that is set, 0 where 256 divides it."""
-        at_a, at_b, device_of = a.data_ptr(), b.data_ptr(), self._runtime.device_of
+        at_a, at_b, at_out = at
+        device_of = self._runtime.device_of
         operands = (
             a.shape, a.stride(), at_a & -at_a & 255, a.dtype, b.shape, b.stride(), at_b & -at_b & 255, b.dtype,
             device_of(a), device_of(b),
         )  # fmt: skip
         if out is None:
             return operands
-        at_out = out.data_ptr()
         return (*operands, out.shape, out.stride(), at_out & -at_out & 255, out.dtype, device_of(out))
 
     def begin(self, planner: Planner) -> Noting:
@@ -188,7 +214,7 @@ class FrequentProducts:
         """Remember a call of ``matmul``, unless it has no program, or settings changed under it."""
         call = self._call(plan, made)
         if call is not None and self._runtime.settings() == noting.settings:
-            stored = self._stored(made.a, made.b, made.out)
+            stored = self._stored_of(made)
             noting.calls.put((stored, made.out_dtype, plan.captured, noting.settings), call)
 
     def note_run(self, plan: Plan, made: Made, planner: Planner | None) -> None:
@@ -196,7 +222,11 @@ class FrequentProducts:
         call = self._call(plan, made)
         if call is not None:
             key = (planner, self._runtime.device_of(made.a), made.out is None)
-            plan.programs.runs[key] = (self._stored(made.a, made.b, made.out), call)
+            plan.programs.runs[key] = (self._stored_of(made), call)
+
+    def _stored_of(self, made: Made) -> tuple[Any, ...]:
+        at = made.a.data_ptr(), made.b.data_ptr(), 0 if made.out is None else made.out.data_ptr()
+        return self._stored(made.a, made.b, made.out, at)
 
     def _call(self, plan: Plan, made: Made) -> FrequentCall | None:
         from gemmdesc.kernels.prepared import PreparedProgram
@@ -208,7 +238,8 @@ class FrequentProducts:
         reach = [end - begin for begin, end in map(extent, (made.a, made.b, made.target))]
         return FrequentCall(
             program=program, scratch_bytes=program.scratch_bytes, shape=(plan.meta.m, plan.meta.n),
-            dtype=made.target.dtype, a_bytes=reach[0], b_bytes=reach[1], out_bytes=reach[2],
+            strides=(plan.meta.n, 1), dtype=made.target.dtype, device=made.target.device, a_bytes=reach[0],
+            b_bytes=reach[1], out_bytes=reach[2],
             beside=plain_inputs(program),
         )  # fmt: skip
 

@@ -190,11 +190,11 @@ def run(
             another, or as :func:`matmul`.
         CaptureError: as :func:`matmul`.
     """
-    import torch
-
     done = frequent_products().run(plan, a, b, out, planner)
     if done is not None:
         return done
+    import torch
+
     wanted = getattr(torch, plan.meta.out.dtype.value)
     dtype = checked(a, b, out, wanted)
     target = torch.empty(_shape(a, b), dtype=dtype, device=a.device) if out is None else out

@@ -50,10 +50,11 @@ class Answering:
     def __init__(self, open_library: Callable[[], Library], identity: tuple[DeviceId, LibraryId] | None) -> None:
         self._open, self._lock = open_library, Lock()
         self._idle: list[Library] = []
+        self._made = 0
         self.saved: SavedAnswers | None = None
         if identity is None:
             first = open_library()
-            self._idle, identity = [first], (first.device, first.identity)
+            self._idle, self._made, identity = [first], 1, (first.device, first.identity)
         self.device, self.library = identity
 
     def ask(self, problem: GemmProblem, asked: Asked, *, fresh: bool = False) -> Answered | Declined:
@@ -119,11 +120,14 @@ class Answering:
             library = self._idle.pop() if self._idle else None
         if library is None:
             if captured:
+                made = "none that is not in use" if self._made else "none"
                 raise CaptureError(
                     "planner must have a library handle to spare during a capture, as making one then would break it; "
-                    "plan this call before the capture (got none that is not in use)"
+                    f"make the call once outside, or use gemmdesc.warmup (got {made})"
                 )
             library = self._open()
+            with self._lock:
+                self._made += 1
         try:
             yield library
         finally:
@@ -134,6 +138,7 @@ class Answering:
         """Close the handles that are not in use, and save what is not saved."""
         with self._lock:
             idle, self._idle = self._idle, []
+            self._made -= len(idle)
         for library in idle:
             if isinstance(library, AbstractContextManager):
                 library.__exit__(None, None, None)

@@ -37,14 +37,16 @@ class Programs:
 class FrequentCall:
     """A plain product that was planned and prepared: its program, and what a call must bring.
 
-    ``a_bytes``, ``b_bytes``, ``out_bytes``: from a tensor's first byte to behind its last.  ``shape``, ``dtype``: the
-    result's.  ``beside``: what the program is given behind its first inputs.
+    ``a_bytes``, ``b_bytes``, ``out_bytes``: from a tensor's first byte to behind its last.  ``shape``, ``strides``,
+    ``dtype``, ``device``: a new result's.  ``beside``: what the program is given behind its first inputs.
     """
 
     program: PreparedProgram
     scratch_bytes: int
     shape: tuple[int, int]
+    strides: tuple[int, int]
     dtype: torch.dtype
+    device: torch.device
     a_bytes: int
     b_bytes: int
     out_bytes: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -36,6 +36,7 @@ class Options:
     ``first_blocks``: blocks scanned before anything is solved.  ``verify_draws``: plain draws for each of a row's first
     answers, beside two against the rivals of its rule; all other answers get one of each.  ``cuda_cores``: once the
     tensor-core answers are done, seek the orders of the others too, and count them as in scope.
+    ``compared_answers``: of each class at most so many answers are compared, those met most often; all if None.
     """
 
     scope: Scope
@@ -45,6 +46,7 @@ class Options:
     most_queries: int = 4_000_000
     verify_draws: int = 2
     cuda_cores: bool = True
+    compared_answers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +69,14 @@ class Findings:
 
 
 class Campaign:
-    """One campaign in one folder; constructing it on the same folder resumes it."""
+    """One campaign in one folder; constructing it on the same folder resumes it.
 
-    def __init__(self, workers: Workers, options: Options, folder: Path, report: Report) -> None:
+    ``prior``: rows of plain products of the same library, as first guesses; what is found is verified as without them.
+    """
+
+    def __init__(
+        self, workers: Workers, options: Options, folder: Path, report: Report, prior: Sequence[Row] = ()
+    ) -> None:
         self._workers, self._options, self._report = workers, options, report
         identity = records.identity(workers.library.identity, workers.library.device, options)
         self._journal = Journal(folder, identity)
@@ -77,10 +84,10 @@ class Campaign:
         self._tally = Tally()
         for data in self._journal.read("scan"):
             self._tally.add(block_from_plain(data))
-        self._partition = Partition(workers, self._source, report, self._journal)
+        self._partition = Partition(workers, self._source, report, self._journal, prior)
         known = Comparisons(self._source, map(records.verified_from_plain, self._journal.read("verified")))
         self._verification = Verification(
-            workers, self._source, known, options.verify_draws, report, self._journal
+            workers, self._source, known, options.verify_draws, report, self._journal, options.compared_answers
         )
         self._surveyed: set[int] = set()
         for data in self._journal.read("survey"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from gemmdesc.descriptor import GEMMDesc
@@ -10,6 +11,7 @@ from gemmdesc.normal_form import same_bits
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.examples import Draws, Variant
+from gemmdesc.probe.projection import CLASS_ATTRIBUTES
 from gemmdesc.probe.trials import Verified
 from gemmdesc.problem import environment
 from gemmdesc.rule import Rule, evaluate_rule, parse_rule
@@ -18,6 +20,22 @@ from gemmdesc.rule import Rule, evaluate_rule, parse_rule
 FEWEST_COMPARED = 8
 #: Rules of a campaign whose texts are kept parsed.
 _PARSED = 4096
+
+
+def chosen_answers(
+    answers: Sequence[AnswerKey], counts: Mapping[AnswerKey, int], most: int | None
+) -> tuple[AnswerKey, ...]:
+    """Those of a row's answers that are compared: of every class the ``most`` that were met most often; all if None."""
+    if most is None:
+        return tuple(answers)
+    of_class: Counter[AnswerKey] = Counter()
+    chosen = []
+    for key in sorted(answers, key=lambda k: -counts[k]):
+        owner = key.only(CLASS_ATTRIBUTES)
+        of_class[owner] += 1
+        if of_class[owner] <= most:
+            chosen.append(key)
+    return tuple(chosen)
 
 
 class Comparisons:

@@ -89,7 +89,8 @@ def recorded_findings(folder: Path) -> tuple[Findings, LibraryId, DeviceId]:
     library, device = session_from_plain(sessions[-1])
     scope = recorded_scope(about)
     workers = InProcess(RecordedLibrary(identity=library, device=device))
-    campaign = Campaign(workers, Options(scope=scope, seed=about["seed"]), folder, _silent)
+    options = Options(scope=scope, seed=about["seed"], compared_answers=about.get("compared_answers"))
+    campaign = Campaign(workers, options, folder, _silent)
     return campaign.findings(), library, device
 
 

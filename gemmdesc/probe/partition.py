@@ -12,6 +12,7 @@ from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.examples import Draws, Variant
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.predicted import is_scalar
+from gemmdesc.probe.prior import Prior, first_rules
 from gemmdesc.probe.projection import (
     CLASS_ATTRIBUTES,
     FAMILY_ATTRIBUTES,
@@ -51,8 +52,11 @@ class Partition:
 
     cuda_cores = False
 
-    def __init__(self, workers: Workers, draws: Draws, report: Report, journal: Journal) -> None:
+    def __init__(
+        self, workers: Workers, draws: Draws, report: Report, journal: Journal, prior: Sequence[Row] = ()
+    ) -> None:
         self._workers, self._draws, self._report, self._journal = workers, draws, report, journal
+        self._prior = Prior(prior)
         self._trials: dict[tuple[str, AnswerKey], bool] = {}
         self._witnesses: dict[AnswerKey, list[Variant]] = {}
         self._numbers: dict[AnswerKey, list[int]] = {}
@@ -84,7 +88,7 @@ class Partition:
             # Only these types show it, and the rules of others need it.
             showing = [n for n in nodes if n.classes[0].types[2] is DType.FLOAT32]
             self._solve([max(n.classes, key=lambda c: self._counts[c]) for n in showing])
-        rows = self._work(nodes)
+        rows = self._work(self._guided(nodes))
         # Classes with too few products to read take a known rule that gives their bytes; by now rules are known.
         silent = [r for r in rows if r.solved.rule is None and not any(self.book.is_scalar(c) for c in r.classes)]
         for key in (c for r in silent for c in r.classes):
@@ -96,6 +100,12 @@ class Partition:
         for key in (c for r in lacking for c in r.classes):
             self.book.outcomes.pop(key, None)
         return [*(r for r in rows if r not in lacking), *self._work([_whole([r]) for r in lacking])]
+
+    def _guided(self, nodes: Sequence[Node]) -> list[Node]:
+        """The nodes as the prior divides them, once a class of each family it knows was read, for what it adds."""
+        leads = [max(n.classes, key=lambda c: self._counts[c]) for n in nodes if self._prior.knows(n.classes[0])]
+        self._solve([c for c in leads if c not in self.book.outcomes])
+        return [part for node in nodes for part in self._prior.divided(node)]
 
     def _may_be_lent(self, row: Row) -> bool:
         """Whether CUDA-core chains of a class of the family have a rule, and the row's have none."""
@@ -207,7 +217,10 @@ class Partition:
 
     def _solve(self, classes: Sequence[AnswerKey]) -> None:
         known = {types: self._known(types)[:_KNOWN] for types in {c.types for c in classes}}
-        tasks = [self.task(c, known[c.types]) for c in classes]
+        guessed = {c: (*self._prior.guesses(c, self.book.solved()), *known[c.types]) for c in classes}
+        # A rule that failed on the class has been tried.
+        left = {c: [r for r in rules if self._trials.get((r.text, c), True)] for c, rules in guessed.items()}
+        tasks = [self.task(c, first_rules(left[c], _KNOWN)) for c in classes]
         for done, (task, outcome) in enumerate(self._workers.run(run_solve, tasks), 1):
             self.book.recall(task.key, outcome)
             self._journal.append("classes", records.outcome_to_plain(task.key, outcome))

@@ -75,10 +75,11 @@ def divide(node: Node, given: Collection[AnswerKey]) -> list[Node]:
             best = candidate
     if best is None:
         return []
-    return _parts(node, best[1])
+    return parts(node, best[1])
 
 
-def _parts(node: Node, name: str) -> list[Node]:
+def parts(node: Node, name: str) -> list[Node]:
+    """The node's classes by their values of the attribute ``name``."""
     return [Node(classes=tuple(c), named=(*node.named, name)) for c in _by_value(node.classes, name).values()]
 
 
@@ -127,11 +128,11 @@ def narrowed(rows: Sequence[Row]) -> list[Row]:
         mattering.setdefault(row.key.only(FAMILY_ATTRIBUTES), set()).update(row.named)
     out: list[Row] = []
     for row in rows:
-        parts = [Node(classes=row.classes, named=row.named)]
+        nodes = [Node(classes=row.classes, named=row.named)]
         names = mattering[row.key.only(FAMILY_ATTRIBUTES)] - set(row.named)
         for name in (n for n in CLASS_ATTRIBUTES if n in names):
-            parts = [p for part in parts for p in _parts(part, name)]
-        out.extend(make_row(p, row.solved) for p in parts)
+            nodes = [part for node in nodes for part in parts(node, name)]
+        out.extend(make_row(node, row.solved) for node in nodes)
     return out
 
 

@@ -10,11 +10,11 @@ from gemmdesc.errors import Declined
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Findings
 from gemmdesc.probe.compare import Verdict
-from gemmdesc.probe.comparisons import FEWEST_COMPARED
-from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
+from gemmdesc.probe.comparisons import FEWEST_COMPARED, chosen_answers
+from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex, Solved
 from gemmdesc.probe.sampling import draw_problem, name_of
 from gemmdesc.probe.trials import Verified
-from gemmdesc.problem import ANSWER_ATTRIBUTES, DeviceId, GemmProblem, LibraryId
+from gemmdesc.problem import ANSWER_ATTRIBUTES, DeviceId, Epilogue, GemmProblem, LibraryId, ScalarClass
 from gemmdesc.profiles import (
     DeclineOutcome,
     Evidence,
@@ -67,6 +67,21 @@ def make_profile(
     )
 
 
+def prior_of(profile: Profile) -> tuple[Row, ...]:
+    """The verified rows of plain products, as a campaign about another kind takes them for first guesses."""
+    found = []
+    for row in profile.rows:
+        f, named = row.key.family, dict(row.key.answer)
+        bare = f.epilogue is Epilogue.DEFAULT and f.alpha_class is ScalarClass.ONE and f.c_class is ScalarClass.ZERO
+        ruled = isinstance(row.outcome, RuleOutcome) and row.evidence.level is Level.VERIFIED
+        if not (bare and ruled) or f.batched or "splitk_num" in named:
+            continue
+        assert isinstance(row.outcome, RuleOutcome)
+        key = AnswerKey(types=(f.a_dtype, f.b_dtype, f.d_dtype), values=tuple(named.get(n) for n in ANSWER_ATTRIBUTES))
+        found.append(Row(key=key, classes=(), named=key.named, solved=Solved(rule=row.outcome.rule)))
+    return tuple(found)
+
+
 def _members(findings: Findings) -> dict[AnswerKey, list[AnswerKey]]:
     index = RowIndex(findings.rows)
     members: dict[AnswerKey, list[AnswerKey]] = {}
@@ -85,11 +100,12 @@ def _values_left_out(findings: Findings, members: dict[AnswerKey, list[AnswerKey
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """Problems and comparisons behind one row."""
+    """Problems and comparisons behind one row; ``due``: the answers that the campaign compares."""
 
     problems: tuple[GemmProblem, ...]
     compared: tuple[Verified, ...]
     answers: tuple[AnswerKey, ...]
+    due: tuple[AnswerKey, ...]
 
 
 def _row(findings: Findings, row: Row, answers: Sequence[AnswerKey]) -> ProfileRow:
@@ -98,7 +114,8 @@ def _row(findings: Findings, row: Row, answers: Sequence[AnswerKey]) -> ProfileR
     problems = tuple(draw_problem(options.scope, options.seed, n) for n in dict.fromkeys(numbers))
     rule = row.solved.rule
     compared = () if rule is None else tuple(findings.comparisons.of(answers, tally.numbers, rule))
-    seen = _Seen(problems=problems, compared=compared, answers=tuple(answers))
+    due = chosen_answers(answers, tally.counts, options.compared_answers)
+    seen = _Seen(problems=problems, compared=compared, answers=tuple(answers), due=due)
     evidence = _evidence(findings, row, seen)
     key = RowKey(family=family_of(problems[0]), answer=_named(row.key))
     if row.solved.rule is not None and evidence.level is Level.VERIFIED:
@@ -117,9 +134,9 @@ def _shortfall(seen: _Seen) -> str:
     verdicts = Counter(v.verdict.value for v in seen.compared)
     if verdicts[Verdict.EQUAL.value] == len(seen.compared) < FEWEST_COMPARED:
         return f"compared on {len(seen.compared)} problems only, {FEWEST_COMPARED} are needed"
-    missing = len(set(seen.answers) - {v.key for v in seen.compared if v.variant.natural})
+    missing = len(set(seen.due) - {v.key for v in seen.compared if v.variant.natural})
     counts = ", ".join(f"{name} {count}" for name, count in sorted(verdicts.items()))
-    return f"{counts or 'nothing compared'}; {missing} of {len(seen.answers)} answers not compared"
+    return f"{counts or 'nothing compared'}; {missing} of {len(seen.due)} answers not compared"
 
 
 def _all_scalar(findings: Findings, row: Row) -> bool:
@@ -133,7 +150,7 @@ def _evidence(findings: Findings, row: Row, seen: _Seen) -> Evidence:
     different = sum(verdicts.values()) - equal - verdicts[Verdict.REFERENCE_FAILED]
     # A campaign that was cut short, or whose reference failed, has answers that nothing was compared on.
     compared = {v.key for v in seen.compared if v.verdict is Verdict.EQUAL and v.variant.natural}
-    all_compared = compared == set(seen.answers)
+    all_compared = set(seen.due) <= compared
     verified = equal >= FEWEST_COMPARED and different == 0 and all_compared
     outcomes = [findings.outcomes[c] for c in row.classes if c in findings.outcomes]
     names = sorted({n for v in seen.compared for n in v.kernels})[:_NAMES_KEPT]

@@ -39,6 +39,7 @@ def identity(library: LibraryId, device: DeviceId, options: Options) -> dict[str
         "misaligned_share": scope.misaligned_share,
         # Campaigns of before there were kinds go on.
         **({} if scope.kind is Kind.PLAIN else {"kind": scope.kind.value}),
+        **({} if options.compared_answers is None else {"compared_answers": options.compared_answers}),
     }
 
 

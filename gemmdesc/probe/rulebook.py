@@ -47,6 +47,10 @@ class RuleBook:
         outcome = self.outcomes.get(key)
         return outcome is not None and outcome.scalar
 
+    def solved(self) -> dict[AnswerKey, Rule]:
+        """The rule of every class that has one of its own."""
+        return {key: outcome.rule for key, outcome in self.outcomes.items() if outcome.rule is not None}
+
     def known(self, types: Types) -> tuple[Rule, ...]:
         """Rules found so far, rewritten for ``types``: those met most often first."""
         moved = (self.calibrated(records.retyped(self._by_text[t], types)) for t, _ in self.rules.most_common())

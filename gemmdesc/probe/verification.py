@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from gemmdesc.probe.answers import AnswerKey, key_to_plain
-from gemmdesc.probe.comparisons import FEWEST_COMPARED, Comparisons, holds
+from gemmdesc.probe.comparisons import FEWEST_COMPARED, Comparisons, chosen_answers, holds
 from gemmdesc.probe.examples import Draws, Variant, cheapest_first
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, FAMILY_ATTRIBUTES, Row, RowIndex
@@ -35,14 +35,15 @@ class Verification:
 
     Every answer met is compared on a problem of its own, every class (an answer but for its number of slices) on made
     problems too where its own could not have shown the rule wrong.  ``draws``: plain draws for each of a row's first
-    answers; others get one.  ``journal``: each comparison goes there as it comes.
+    answers; others get one.  ``journal``: each comparison goes there as it comes.  ``most``: answers of a class that
+    are compared, those met most often; all if None.
     """
 
     def __init__(
         self, workers: Workers, source: Draws, known: Comparisons, draws: int,
-        report: Callable[[str, int, int | None], None], journal: Journal,
+        report: Callable[[str, int, int | None], None], journal: Journal, most: int | None = None,
     ) -> None:  # fmt: skip
-        self._workers, self._source, self._draws = workers, source, draws
+        self._workers, self._source, self._draws, self._most = workers, source, draws, most
         self._report, self._journal = report, journal
         self.comparisons = known
         self._ordered: dict[AnswerKey, list[int]] = {}
@@ -76,12 +77,12 @@ class Verification:
         return failed
 
     def _tasks(self, tally: Tally, members: Sequence[tuple[Row, list[AnswerKey]]]) -> list[VerifyTask]:
-        """A problem of every answer; further ones, answer by answer, for rows that have too few."""
+        """A problem of every answer that is compared; further ones, answer by answer, for rows that have too few."""
         tasks = []
         for row, keys in members:
             depth = max(1, -(-ROW_PROBLEMS // len(keys)))
             rivals = _rivals(row, members)
-            for place, key in enumerate(keys):
+            for place, key in enumerate(chosen_answers(keys, tally.counts, self._most)):
                 tasks.extend(self._due(tally, key, row, rivals, depth, place < _FULL_ANSWERS))
         return tasks
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gemmdesc.bits import from_float32, to_float32
+from gemmdesc.bits import Bits, from_float32, to_float32
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.numerics.stochastic.inorder import draw_inside
@@ -16,6 +17,8 @@ from gemmdesc.verification.stochastic_products import PRODUCTS, Product, operand
 
 Row = dict[str, Any]
 
+#: Tiles that are timed beside the one that the launch takes.
+_TILES = ((16, 32), (32, 16), (32, 32), (64, 16))
 _TORCH = {DType.FLOAT16: "float16", DType.BFLOAT16: "bfloat16"}
 
 
@@ -24,39 +27,70 @@ def _chosen() -> tuple[Product, ...]:
     return tuple(p for p in PRODUCTS if p.operands is not DType.FLOAT32 and p.output.itemsize > 1)
 
 
-def compare_on_card(ks: tuple[int, ...] = (64, 1000, 4096)) -> Row:
-    """Samples on the card against the CPU's, 16 rows and 96 columns of each product, all kinds of operands."""
-    import torch
+def compare_on_card(
+    ks: tuple[int, ...] = (64, 1000, 4096), *, rows: int = 14, columns: int = 96, device: str = "cuda"
+) -> tuple[Row, list[Row]]:
+    """Samples of the kernel against the CPU's, before the output type: each product, all kinds of operands.
 
+    Counts over all elements, and what differed: for each product with a difference its name, kind and k, how many
+    sums and flags differ, and the first such element's bits.  ``device`` "cpu" is for Triton's interpreter.
+    """
     counts = {"products": 0, "elements": 0, "equal": 0, "different": 0, "left_to_cpu": 0}
+    differing = []
     for number, product in enumerate(_chosen()):
         for i, (kind, k) in enumerate((kind, k) for kind in ("normal", "uniform", "wide") for k in ks):
-            a, b, _ = operands(product.operands, kind, 40, 96, k, 1000 * number + i)
-            desc, rows = product.descriptor(k), np.arange(0, 40, 3)
-            found = draw_inside(desc, a, b, rows=rows, seed=i)
-            chain = drawn_chain(desc, k)
-            if isinstance(chain, Declined):
-                raise AssertionError(chain.reason)
-            left, right = (
-                torch.from_numpy(to_float32(x, product.operands)).cuda() for x in (np.ascontiguousarray(a[rows]), b)
-            )
-            cols = torch.arange(96, device="cuda")
-            sums, exact, unsure = draw_sums(
-                chain, left, right, rows=torch.from_numpy(rows).cuda(), cols=cols, seed=i
-            )
-            sure = ~unsure.cpu().numpy()
-            ours, theirs = (from_float32(x, DType.FLOAT32) for x in (found.before, sums.cpu().numpy()))
-            same = (ours == theirs).all(0) & (found.exact == exact.cpu().numpy())
+            a, b, _ = operands(product.operands, kind, 3 * rows - 2, columns, k, 1000 * number + i)
+            chosen = np.arange(0, 3 * rows - 2, 3)
+            found = draw_inside(product.descriptor(k), a, b, rows=chosen, seed=i)
+            # The kernel ends before the output type, whose rounding ``found.exact`` counts too.
+            cpu = (from_float32(found.before, DType.FLOAT32), found.gaps == 0.0)
+            sums, exact, unsure = _kernels(product, k, a, b, chosen, i, device)
+            wrong_sums = (cpu[0] != sums) & ~unsure
+            wrong_exact = (cpu[1] != exact) & ~unsure
+            wrong = wrong_sums.any(0) | wrong_exact
             counts["products"] += 1
-            counts["elements"] += same.size
-            counts["equal"] += int((same & sure).sum())
-            counts["different"] += int((~same & sure).sum())
-            counts["left_to_cpu"] += int((~sure).sum())
-    return counts
+            counts["elements"] += wrong.size
+            counts["equal"] += int((~wrong & ~unsure).sum())
+            counts["different"] += int(wrong.sum())
+            counts["left_to_cpu"] += int(unsure.sum())
+            if wrong.any():
+                name = f"{product.operands.value} -> {product.output.value}, {product.structure}"
+                many = {"sums": int(wrong_sums.any(0).sum()), "flags": int(wrong_exact.sum())}
+                first = _first(wrong, cpu, (sums, exact))
+                differing.append({"product": name, "operands": kind, "k": k, **many, "first": first})
+    return counts, differing
+
+
+def _first(wrong: Any, cpu: tuple[Bits, Any], kernel: tuple[Bits, Any]) -> Row:
+    """The first wrong element: its place among those chosen, and its three sums' bits and flag from both sides."""
+    row, column = (int(x) for x in np.argwhere(wrong)[0])
+    told: Row = {"row": row, "column": column}
+    for name, (sums, exact) in (("cpu", cpu), ("kernel", kernel)):
+        told[name] = [f"{int(x):08x}" for x in sums[:, row, column]]
+        told[f"{name}_exact"] = bool(exact[row, column])
+    return told
+
+
+def _kernels(product: Product, k: int, a: Bits, b: Bits, rows: Any, seed: int, device: str) -> tuple[Bits, Any, Any]:
+    """The kernel's sums as bits, where nothing was lost, and where a sum is left to the CPU."""
+    import torch
+
+    chain = drawn_chain(product.descriptor(k), k)
+    if isinstance(chain, Declined):
+        raise AssertionError(chain.reason)
+    left, right = (
+        torch.from_numpy(to_float32(x, product.operands)).to(device) for x in (np.ascontiguousarray(a[rows]), b)
+    )
+    cols = torch.arange(b.shape[1], device=device)
+    sums, exact, unsure = draw_sums(chain, left, right, rows=torch.from_numpy(rows).to(device), cols=cols, seed=seed)
+    return from_float32(sums.cpu().numpy(), DType.FLOAT32), exact.cpu().numpy(), unsure.cpu().numpy()
 
 
 def cost_on_card(size: int = 4096, rows: int = 64) -> list[Row]:
-    """Microseconds of three samples of ``rows`` rows, and of torch's whole product, medians of 20 runs."""
+    """Microseconds of three samples of ``rows`` rows, and of torch's whole product, medians of 20 runs.
+
+    Also those of the samples with other tiles than the one that is taken, by name.
+    """
     import torch
 
     found = []
@@ -71,21 +105,22 @@ def cost_on_card(size: int = 4096, rows: int = 64) -> list[Row]:
             raise AssertionError(chain.reason)
         chosen = torch.linspace(0, size - 1, rows, device="cuda").to(torch.int64)
         cols = torch.arange(size, device="cuda")
-        wide = b.float()
 
-        def drawn(chain: Any = chain, a: Any = a, wide: Any = wide, chosen: Any = chosen, cols: Any = cols) -> Any:
-            return draw_sums(chain, a[chosen].float(), wide, rows=chosen, cols=cols)
+        def drawn(block: Any = None, chain: Any = chain, a: Any = a, b: Any = b, places: Any = (chosen, cols)) -> Any:
+            return draw_sums(chain, a[places[0]], b, rows=places[0], cols=places[1], block=block)
 
         def whole(a: Any = a, b: Any = b) -> Any:
             return torch.mm(a, b)
 
         drawn_us, whole_us = _microseconds(drawn), _microseconds(whole)
+        tiles = {f"{m}x{n}": round(_microseconds(partial(drawn, (m, n))), 1) for m, n in _TILES}
         found.append(
             {
-                "product": f"{product.operands.value}, {product.structure}",
+                "product": f"{product.operands.value} -> {product.output.value}, {product.structure}",
                 "drawn_us": round(drawn_us, 1),
                 "product_us": round(whole_us, 1),
                 "products": round(drawn_us / whole_us, 2),
+                "tiles_us": tiles,
             }
         )
     return found

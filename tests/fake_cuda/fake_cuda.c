@@ -1,6 +1,7 @@
 /* Stands in for libcuda in tests: notes what it is called with, in the fields of NVIDIA's own header.
 
-   fake_number(i) gives what the last call left at place i; fake_fail(call, status) makes the next such call fail. */
+   fake_number(i) gives what the last call left at place i; fake_fail(call, status) makes the next such call fail, and
+   fake_fail_after(launches, status) the launch after so many. */
 #include <cuda.h>
 #include <stdint.h>
 #include <string.h>
@@ -10,6 +11,7 @@ static unsigned char last_map[sizeof(CUtensorMap)];
 static int failing_call = -1;
 static CUresult failing_status;
 static uint64_t context = 77;
+static int launches_left = -1;
 
 enum { LAUNCH = 0, ENCODE = 1, CONTEXT = 2 };
 
@@ -22,6 +24,11 @@ static CUresult outcome(int call) {
 
 void fake_fail(int call, int status) {
   failing_call = call;
+  failing_status = (CUresult)status;
+}
+
+void fake_fail_after(int launches, int status) {
+  launches_left = launches;
   failing_status = (CUresult)status;
 }
 
@@ -77,6 +84,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
   if (context != 77)
     return CUDA_ERROR_INVALID_CONTEXT;
   CUresult result = outcome(LAUNCH);
+  if (launches_left >= 0 && launches_left-- == 0)
+    return failing_status;
   if (result != CUDA_SUCCESS)
     return result;
   noted[0] = config->gridDimX;

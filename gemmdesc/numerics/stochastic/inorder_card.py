@@ -61,21 +61,27 @@ def drawn_chain(desc: GEMMDesc, k: int, *, antithetic: bool = True) -> DrawnChai
 
 
 def draw_sums(
-    chain: DrawnChain, a: torch.Tensor, b: torch.Tensor, *, rows: torch.Tensor, cols: torch.Tensor, seed: int = 0
+    chain: DrawnChain,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    rows: torch.Tensor,
+    cols: torch.Tensor,
+    seed: int = 0,
+    block: tuple[int, int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Three samples of the sums (3, m, n) float32 before the output type, as ``InOrderSamples.before``.
 
-    ``a``: (m, k) the chosen rows' operand values as float32, ``b``: (k, n); both as the accumulator takes them.
-    ``rows``, ``cols``: int64, their places in the whole D.  Also bool (m, n): where nothing was lost, and where a sum
+    ``a``: (m, k) the chosen rows' operand values, float32 or a type that it holds, ``b``: (k, n); both as the
+    accumulator takes them.  ``block``: rows and columns of a tile, powers of two from 16; it never changes a bit.
+    ``rows``, ``cols``: int64, their places in the whole D.  Also bool (m, n): where no rounding lost anything, that to
+    the output type not counted (``InOrderSamples.gaps == 0``; its ``exact`` counts that rounding too), and where a sum
     was not held exactly, so that those elements are to be drawn on the CPU (never, for float16 and 8-bit operands).
     """
-    import torch
-
     from gemmdesc.kernels.launch_drawn import launch_drawn
 
-    words = [sample_word(seed, i) for i in range(3)]
-    bases = torch.tensor(words, dtype=torch.int64, device=a.device)
-    out, flags = launch_drawn(chain, a.contiguous(), b.contiguous(), rows, cols, bases)
+    words = (sample_word(seed, 0), sample_word(seed, 1), sample_word(seed, 2))
+    out, flags = launch_drawn(chain, a.contiguous(), b.contiguous(), rows, cols, words, block=block)
     return out, (flags & 1) == 0, (flags & 2) != 0
 
 

@@ -1,0 +1,97 @@
+"""Rules of plain products as a first guess for problems that do more: how classes divide, and what is tried first.
+
+A library runs the same main loops whether or not a bias follows.  A guess is tried on bytes like any rule, and what it
+leads to is verified like any row; where it fails, the class is read as if there had been none.  Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gemmdesc.descriptor import EpilogueStep, GEMMDesc
+from gemmdesc.probe.answers import AnswerKey
+from gemmdesc.probe.projection import CLASS_ATTRIBUTES, FAMILY_ATTRIBUTES, Node, Row, RowIndex, parts
+from gemmdesc.rule import Rule
+
+Steps = tuple[EpilogueStep, ...]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a kind of problem adds to an order: what opens the outermost fold, how that ends, and the epilogue."""
+
+    opening: Steps
+    open_end: bool
+    epilogue: Steps
+
+
+class Prior:
+    """``rows`` with rules of another kind of problem; empty ones guess nothing."""
+
+    def __init__(self, rows: Sequence[Row] = ()) -> None:
+        self._index = RowIndex(rows)
+        self._families: dict[AnswerKey, list[Row]] = {}
+        for row in rows:
+            self._families.setdefault(row.key.only(FAMILY_ATTRIBUTES), []).append(row)
+
+    def knows(self, key: AnswerKey) -> bool:
+        """Whether any row is of the class's family."""
+        return key.only(FAMILY_ATTRIBUTES) in self._families
+
+    def divided(self, node: Node) -> list[Node]:
+        """The node's classes by those attributes that divide the rows of its family."""
+        rows = self._families.get(node.classes[0].only(FAMILY_ATTRIBUTES), [])
+        nodes = [node]
+        for name in _dividing(rows):
+            if name not in node.named:
+                nodes = [part for one in nodes for part in parts(one, name)]
+        return nodes
+
+    def guesses(self, key: AnswerKey, solved: Mapping[AnswerKey, Rule]) -> tuple[Rule, ...]:
+        """The rule of the row that the class would fall into, with what the classes ``solved`` so far add to theirs."""
+        row = self._index.find(key)
+        if row is None or row.solved.rule is None:
+            return ()
+        rule = row.solved.rule
+        return first_rules([_formed(rule, form) for form in _forms(solved, key)])
+
+
+def first_rules(rules: Sequence[Rule], count: int | None = None) -> tuple[Rule, ...]:
+    """The first ``count`` of the rules, each text once."""
+    return tuple({r.text: r for r in rules}.values())[:count]
+
+
+def _forms(rules: Mapping[AnswerKey, Rule], key: AnswerKey) -> tuple[Form, ...]:
+    """The forms of the rules, those of the family of ``key`` first, and the more frequent ones."""
+    own, others = Counter[Form](), Counter[Form]()
+    for at, rule in rules.items():
+        same = at.attribute("algo_id") == key.attribute("algo_id")
+        (own if same else others).update([_form(rule.structure)])
+    return tuple(dict.fromkeys(form for counts in (own, others) for form, _ in counts.most_common()))
+
+
+def _form(desc: GEMMDesc) -> Form:
+    first = desc.cuts[0] if desc.cuts else None
+    return Form(first.opening if first else (), bool(first and first.opening and first.open_end), desc.epilogue)
+
+
+def _formed(rule: Rule, form: Form) -> Rule:
+    """``rule`` with the form; where nothing opens a fold, how the fold ends stays the rule's own."""
+
+    def formed(desc: GEMMDesc) -> GEMMDesc:
+        cuts = desc.cuts
+        if cuts and form.opening:
+            cuts = (replace(cuts[0], opening=form.opening, open_end=form.open_end), *cuts[1:])
+        return replace(desc, cuts=cuts, epilogue=form.epilogue)
+
+    return rule.restructured(formed)
+
+
+def _dividing(rows: Sequence[Row]) -> list[str]:
+    """Attributes that all of the rows name, and of which they have several values."""
+    if not rows:
+        return []
+    named = set(CLASS_ATTRIBUTES).intersection(*(row.key.named for row in rows))
+    return [n for n in CLASS_ATTRIBUTES if n in named and len({row.key.attribute(n) for row in rows}) > 1]

@@ -1,0 +1,126 @@
+"""Run by test_kernels_drawn.py with TRITON_INTERPRET=1: the short step against the long one, and operands' extents."""
+
+from __future__ import annotations
+
+import json
+import sys
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from gemmdesc.bits import to_float32
+from gemmdesc.dtypes import DType
+from gemmdesc.kernels.drawn_chain import drawn_extents_kernel
+from gemmdesc.kernels.drawn_steps import stepped, tight_stepped
+from tests.arithmetic_reference import draw_bits
+
+
+@triton.jit
+def both_kernel(acc_ptr, products_ptr, direction_ptr, out_ptr, lost_ptr, SIZE: tl.constexpr, FRACTION: tl.constexpr):  # type: ignore[no-untyped-def]
+    i = tl.arange(0, SIZE)
+    acc, products, direction = tl.load(acc_ptr + i), tl.load(products_ptr + i), tl.load(direction_ptr + i)
+    short, gone = tight_stepped(acc, products, direction, FRACTION)
+    none = products * 0.0
+    long, lost, open = stepped(acc, products, none, none, direction < 0, FRACTION)
+    tl.store(out_ptr + i, short)
+    tl.store(out_ptr + SIZE + i, long)
+    tl.store(lost_ptr + i, (gone != 0).to(tl.int8))
+    tl.store(lost_ptr + SIZE + i, lost.to(tl.int8) + 2 * open.to(tl.int8))
+
+
+def _values(rng: Any, size: int, fraction: int) -> tuple[Any, Any]:
+    """Accumulators of ``fraction`` bits and float64 sums beside them: of any distance, ties of signs, powers of two."""
+    least = -126 - fraction
+
+    def scaled(integers: Any, exponents: Any) -> Any:
+        signs = rng.choice([-1.0, 1.0], size)
+        return signs * np.ldexp(integers.astype(np.float64), np.maximum(exponents, least).astype(np.int32))
+
+    exponents = np.where(rng.random(size) < 0.2, least, rng.integers(least, 60, size))
+    significands = np.where(rng.random(size) < 0.3, 1 << fraction, rng.integers(0, 2 << fraction, size))
+    acc = scaled(significands, exponents)
+    bits = rng.integers(1, 54, size)
+    integers = rng.integers(0, 1 << bits, size)
+    integers = np.where(rng.random(size) < 0.3, 1, integers)
+    products = scaled(integers, exponents + rng.integers(-70, 20, size))
+    # Sums that cancel, wholly or to their last bits.
+    products = np.where(rng.random(size) < 0.1, -acc, products)
+    near = np.nextafter(-acc, 0.0)
+    products = np.where((rng.random(size) < 0.1) & (np.abs(acc) > 2.0**-60), near, products)
+    return acc + 0.0, products + 0.0
+
+
+def compare_steps(size: int = 1 << 14) -> dict[str, int]:
+    """How many steps differ, lose something, and lose it beyond a float64; over both numbers of fraction bits."""
+    rng = np.random.default_rng(5)
+    found = {"steps": 0, "different": 0, "lost": 0, "beyond_float64": 0, "zeros": 0, "subnormal": 0}
+    for fraction in (23, 13):
+        acc, products = _values(rng, size, fraction)
+        direction = rng.integers(-(1 << 31), 1 << 31, size).astype(np.int32)
+        out, lost = torch.empty((2, size), dtype=torch.float64), torch.empty((2, size), dtype=torch.int8)
+        both_kernel[(1,)](
+            torch.from_numpy(acc), torch.from_numpy(products), torch.from_numpy(direction), out, lost, SIZE=size,
+            FRACTION=fraction,
+        )  # fmt: skip
+        bits = out.view(torch.int64)
+        found["steps"] += size
+        found["different"] += int(((bits[0] != bits[1]) | (lost[0] != lost[1])).sum())
+        found["lost"] += int(lost[1].sum())
+        total = acc + products
+        found["beyond_float64"] += sum(
+            Fraction(float(t)) != Fraction(float(x)) + Fraction(float(y))
+            for t, x, y in zip(total, acc, products, strict=True)
+        )
+        found["zeros"] += int((out[1] == 0).sum())
+        found["subnormal"] += int(((out[1] != 0) & (out[1].abs() < 2.0**-126)).sum())
+    return found
+
+
+def compare_extents() -> dict[str, int]:
+    """How many of the extents of random operands are wrong, against exact fractions."""
+    rng = np.random.default_rng(6)
+    ends = np.array([0, 3, 16, 19], dtype=np.int32)[1:]
+    found = {"extents": 0, "wrong": 0, "infinite": 0, "zero": 0}
+    for dtype, kind in [(DType.FLOAT16, "any"), (DType.BFLOAT16, "any"), (DType.BFLOAT16, "tiny"),
+                        (DType.FLOAT8_E5M2, "any"), (DType.FLOAT16, "zeros"), (DType.FLOAT16, "narrow")]:  # fmt: skip
+        x = np.ascontiguousarray(to_float32(draw_bits(rng, kind, (40, 19), dtype), dtype))
+        x[:16, :3] = 0.0
+        out = torch.empty((3, len(ends)), dtype=torch.int32)
+        drawn_extents_kernel[(3, len(ends))](
+            torch.from_numpy(x), torch.from_numpy(ends), out, 40, len(ends), 19, 1, BLOCK=16, INNER=16
+        )
+        for block in range(3):
+            for s, (begin, end) in enumerate(zip((0, 3, 16), ends.tolist(), strict=True)):
+                part = x[16 * block : 16 * block + 16, begin:end]
+                word = int(out[block, s])
+                low, above = word >> 16, (word & 0xFFFF) - 1024
+                found["extents"] += 1
+                if not np.isfinite(part).all():
+                    found["infinite"] += 1
+                    found["wrong"] += low > -2048
+                elif not part.any():
+                    found["zero"] += 1
+                    found["wrong"] += low < 1024
+                else:
+                    found["wrong"] += not _right(part, low, above)
+    return found
+
+
+def _right(part: Any, low: int, above: int) -> bool:
+    """All are multiples of 2^low and not all of twice that; rows' squares stay below 2^above, not all of half that."""
+    numbers = [Fraction(float(v)) / Fraction(2) ** low for v in part.ravel()]
+    squares = max(sum(Fraction(float(v)) ** 2 for v in row) for row in part)
+    bounded = squares < Fraction(2) ** above and squares * (1 + Fraction(1, 1 << 39)) >= Fraction(2) ** (above - 1)
+    return bounded and all(v.denominator == 1 for v in numbers) and any(v.numerator % 2 for v in numbers)
+
+
+def main() -> None:
+    sys.stdout.write(json.dumps({"steps": compare_steps(), "extents": compare_extents()}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
