@@ -1,18 +1,20 @@
 """Write the table of routes in docs/torch.md from the routes themselves and from what a card said of them.
 
-    python scripts/make_routes_md.py [--take OUT.json] [--check]
+    python scripts/make_routes_md.py [--take OUT.json [--since WORDS ...]] [--check]
 
-``--take``: a file of ``scripts/check_routes.py``, whose counts become docs/results/routes.json first.  What stands
-between the two ``routes`` marks is a function of the code and of that file alone; ``--check`` writes nothing and fails
-if it is out of date.
+``--take``: a file of ``scripts/check_routes.py``, whose counts become docs/results/routes.json first; ``--since``: a
+route that has changed since that run, and is yet to be compared, in words.  What stands between the two ``routes``
+marks is a function of the code and of that file alone; ``--check`` writes nothing and fails if it is out of date.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,8 @@ class RoutesError(Exception):
     """The page has no marks."""
 
 
-def claims_of(data: dict[str, Any]) -> dict[str, Any]:
-    """docs/results/routes.json from a file of ``check_routes.py``: one claim for each operator."""
+def claims_of(data: dict[str, Any], since: Sequence[str] = ()) -> dict[str, Any]:
+    """docs/results/routes.json from a file of ``check_routes.py``: a claim for each operator, and what has changed."""
     by_operator: dict[str, dict[str, Counter[str]]] = {}
     for row in data["counts"]:
         family = f"{row['dtypes']}; {row['epilogue']}" if row["epilogue"] else row["dtypes"] or "others"
@@ -42,8 +44,10 @@ def claims_of(data: dict[str, Any]) -> dict[str, Any]:
         by_operator.setdefault(row["operator"], {}).setdefault(family, Counter()).update(counts)
     card, library = data["card"], data["library"]["version"]
     version = ".".join(str(library[x]) for x in ("major", "minor", "patch"))
+    # A claim does not depend on where the file lay.
+    command = re.sub(r"\S+\.json\b", "OUT.json", data["command"])
     stamp = {
-        "command": data["command"], "card": f"{card['name']} ({card['sm']}, {card['sm_count']} SMs)",
+        "command": command, "card": f"{card['name']} ({card['sm']}, {card['sm_count']} SMs)",
         "versions": {"torch": data["torch"], "cuBLASLt": version, "driver": card["driver"]}, "date": data["date"],
     }  # fmt: skip
     return {
@@ -51,7 +55,8 @@ def claims_of(data: dict[str, Any]) -> dict[str, Any]:
             {"claim": f"{operator}: the routed problem gives the bytes of torch's call", **stamp,
              "counts": {family: dict(c) for family, c in sorted(families.items())}}
             for operator, families in sorted(by_operator.items())
-        ]
+        ],
+        "changed_since": list(since),
     }  # fmt: skip
 
 
@@ -68,8 +73,14 @@ def measured(path: Path) -> Measured:
     return found
 
 
-def render(counts: Measured) -> str:
-    """The table, and the reasons of its declines."""
+def changed_since(path: Path) -> list[str]:
+    """The routes that have changed since the counts of docs/results/routes.json were made."""
+    found: list[str] = json.loads(path.read_text()).get("changed_since", []) if path.exists() else []
+    return found
+
+
+def render(counts: Measured, since: Sequence[str] = ()) -> str:
+    """The table, the reasons of its declines, and what has changed since the counts were made."""
     reasons: list[str] = []
     head = ("call", "torch asks", "addend", *(t.name for t in TYPES))
     lines = ["| " + " | ".join(head) + " |", "| " + " | ".join(["---"] * len(head)) + " |"]
@@ -83,7 +94,8 @@ def render(counts: Measured) -> str:
     if not counts:
         said += " They follow torch's source; `scripts/check_routes.py` has not been run on a card yet."
     why = [f"{i}. {reason}" for i, reason in enumerate(reasons, start=1)]
-    return "\n".join([*lines, "", said, "", *why]) + "\n"
+    changed = ["", "Changed since that run, and not compared again yet:", "", *(f"- {words}" for words in since)]
+    return "\n".join([*lines, "", said, "", *why, *(changed if since else [])]) + "\n"
 
 
 def _cell(
@@ -122,13 +134,17 @@ def fill(page: str, block: str) -> str:
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--take", type=Path, help="a file of scripts/check_routes.py")
+    parser.add_argument("--since", action="append", default=[], help="a route that has changed since the run taken")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the table is out of date")
     options = parser.parse_args(arguments)
     page, results = root / "docs" / "torch.md", root / "docs" / "results" / "routes.json"
+    if options.since and options.take is None:
+        parser.error("--since is said of the run that --take takes")
     if options.take is not None:
-        results.write_text(json.dumps(claims_of(json.loads(options.take.read_text())), indent=1) + "\n")
+        taken = claims_of(json.loads(options.take.read_text()), options.since)
+        results.write_text(json.dumps(taken, indent=1) + "\n")
     try:
-        text = fill(page.read_text(), render(measured(results)))
+        text = fill(page.read_text(), render(measured(results), changed_since(results)))
     except RoutesError as error:
         print(error, file=sys.stderr)
         return 2

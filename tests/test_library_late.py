@@ -45,6 +45,25 @@ def test_a_value_that_was_set_before_anybody_looked_is_in_doubt() -> None:
     assert watch.late({}) == (LateVariable(name=NAME, before=":16:8", now=None, certain=True),)
 
 
+def test_torchs_own_word_on_workspaces_says_nothing_of_biases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads the variable of these at its first product; one that is set afterwards has no meaning."""
+    pytest.importorskip("torch")
+    from gemmdesc.library import torch_settings
+
+    watch = WorkspaceWatch()
+    watch.initialised({})
+    monkeypatch.setattr(torch_settings, "process_watch", lambda: watch)
+    monkeypatch.setattr(torch_settings, "_told_workspaces", lambda: (5120, 2048))
+    monkeypatch.delenv("DISABLE_ADDMM_CUDA_LT", raising=False)
+    assert torch_settings.read_settings("sm_90").unsettled == ""
+    monkeypatch.setenv(NAME, ":1:5")
+    assert torch_settings.read_settings("sm_90").unsettled == ""
+    monkeypatch.setenv("DISABLE_ADDMM_CUDA_LT", "1")
+    with pytest.warns(LateSettingWarning):
+        found = torch_settings.read_settings("sm_90")
+    assert found.unsettled.startswith("DISABLE_ADDMM_CUDA_LT was not set once CUDA was initialised")
+
+
 def test_what_is_certain_is_said_as_a_reason_and_all_is_warned_of_once() -> None:
     # Values of their own, as a change is warned of once in a process.
     known = LateVariable(name=NAME, before=None, now=":1:77", certain=True)

@@ -56,6 +56,9 @@ def test_read_settings_follows_torch_and_the_environment() -> None:
     assert read_settings("sm_90", {}).workspace_bytes == 32 * MIB
     assert read_settings("sm_90", {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}).workspace_bytes == 128 * KIB
     assert isinstance(read_settings("sm_90", {}), TorchSettings)
+    for text, fuses in ((None, True), ("0", True), ("", True), ("1", False), ("11", True)):
+        given = {} if text is None else {"DISABLE_ADDMM_CUDA_LT": text}
+        assert read_settings("sm_90", given).fuses_bias is fuses
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
@@ -185,7 +188,7 @@ def test_a_key_tells_every_change_of_settings(public: bool, monkeypatch: pytest.
     settings_key.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE"])
+@pytest.mark.parametrize("name", ["CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE", "DISABLE_ADDMM_CUDA_LT"])
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_a_key_follows_the_environment(name: str, wrapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     import os

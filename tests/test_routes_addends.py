@@ -83,6 +83,14 @@ def test_a_bias_of_one_row_is_in_the_epilogue(dtype: DType, activation: Activati
     assert (before.api, before.addend) == (Api.CUBLAS, Addend.IN_PLACE)
 
 
+def test_a_bias_is_c_where_torch_is_told_not_to_fuse_it() -> None:
+    for activation in Activation:
+        found = biased(64, 96, 128, settings=TorchSettings(fuses_bias=False), activation=activation)
+        assert (found.api, found.addend, found.activation) == (Api.CUBLAS, Addend.IN_PLACE, activation)
+        assert (found.problem.epilogue, found.problem.beta) == (Epilogue.DEFAULT, ScalarClass.ONE)
+        assert found.problem.workspace_limit_bytes == SETTINGS.workspace_bytes
+
+
 @pytest.mark.parametrize(("n", "k"), [(1, 64), (64, 1), (1, 1)])
 def test_a_bias_beside_one_column_or_one_k_is_c(n: int, k: int) -> None:
     for m in (1, 64):

@@ -55,6 +55,25 @@ def test_counts_of_a_card_stand_in_the_cells(tmp_path: Path) -> None:
     assert "NVIDIA H200 (sm_90, 132 SMs)" in render_results(tmp_path / "docs" / "results")
 
 
+def test_what_has_changed_since_the_run_is_told_until_the_next(tmp_path: Path) -> None:
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    page, taken = tmp_path / "docs" / "torch.md", tmp_path / "elsewhere" / "out.json"
+    page.write_text(f"{BEGIN}{END}\n")
+    taken.parent.mkdir()
+    taken.write_text(json.dumps(FILE | {"command": f"python scripts/check_routes.py {taken} --seconds 60"}))
+    assert main(["--take", str(taken), "--since", "one thing", "--since", "another"], tmp_path) == 0
+    assert page.read_text().endswith(
+        "Changed since that run, and not compared again yet:\n\n- one thing\n- another\n" + END + "\n"
+    )
+    assert main(["--check"], tmp_path) == 0
+    claims = json.loads((tmp_path / "docs" / "results" / "routes.json").read_text())["claims"]
+    assert {claim["command"] for claim in claims} == {"python scripts/check_routes.py OUT.json --seconds 60"}
+    assert main(["--take", str(taken)], tmp_path) == 0
+    assert "Changed since" not in page.read_text()
+    with pytest.raises(SystemExit):
+        main(["--since", "alone"], tmp_path)
+
+
 def test_without_a_card_no_cell_has_counts(tmp_path: Path) -> None:
     table = render(measured(tmp_path / "none.json"))
     assert "equal |" not in table

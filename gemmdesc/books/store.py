@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 METADATA_KEY = b"gemmdesc.book"
-#: What of torch's settings a book holds: products have no answers while a workspace is not known.
-_SETTINGS = frozenset(f.name for f in fields(TorchSettings)) - {"unsettled"}
+#: What of torch's settings a book holds: products have no answers while a workspace is not known, and none has a bias.
+_SETTINGS = frozenset(f.name for f in fields(TorchSettings)) - {"unsettled", "fuses_bias"}
 _NULLABLE = ("answer", "refused", "launch", "family", "seed", "draw", "rows", "columns", "output")
 
 

@@ -1,4 +1,4 @@
-"""Variables of cuBLAS's workspace that are changed when torch may have read them already.
+"""Variables of workspaces and of biased products that are changed when torch may have read them already.
 
 torch reads them as it makes its first handle, or at each call, by its release; and a workspace that was allocated once
 stays as large as it was.  So a value that is changed after CUDA was initialised has no meaning that could be relied on.
@@ -16,6 +16,9 @@ from threading import Lock
 
 #: What fixes the workspaces that torch gives cuBLAS and cuBLASLt.
 WORKSPACE_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE")
+#: torch reads it at its first product, and never again.
+NO_FUSED_BIAS = "DISABLE_ADDMM_CUDA_LT"
+WATCHED = (*WORKSPACE_VARIABLES, NO_FUSED_BIAS)
 _AT_START = Path("/proc/self/environ")
 
 Values = Mapping[str, str | None]
@@ -58,9 +61,9 @@ class WorkspaceWatch:
         """
         with self._lock:
             if self._kept is None:
-                self._kept = {name: values.get(name) for name in WORKSPACE_VARIABLES}
+                self._kept = {name: values.get(name) for name in WATCHED}
                 started = values if at_start is None else at_start
-                self._started = {name: started.get(name) for name in WORKSPACE_VARIABLES}
+                self._started = {name: started.get(name) for name in WATCHED}
 
     def late(self, values: Values) -> tuple[LateVariable, ...]:
         """The variables of which torch may not know what they hold."""
@@ -69,7 +72,7 @@ class WorkspaceWatch:
         if kept is None:
             return ()
         found = []
-        for name in WORKSPACE_VARIABLES:
+        for name in WATCHED:
             now, certain = values.get(name), values.get(name) != kept[name]
             before = kept[name] if certain else started[name]
             if certain or now != before:

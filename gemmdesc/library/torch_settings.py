@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import Any
 
 from gemmdesc.errors import LibraryError
-from gemmdesc.library.late import late_words, process_watch
+from gemmdesc.library.late import NO_FUSED_BIAS, late_words, process_watch
 from gemmdesc.problem import DEFAULT_WORKSPACE_BYTES
 
 _PAIR = re.compile(r":([0-9]+):([0-9]+)")
@@ -30,7 +30,9 @@ class TorchSettings:
     A tuple assigned to ``torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction`` (or ``bf16``) sets that
     flag and ``allow_fp16_splitk``; torch knows three states, as it refuses (True, False).
 
-    ``unsettled``: why the workspaces are not known after all, in words; "" where they are.
+    ``fuses_bias``: whether biases may go to cuBLASLt's epilogue, which ``DISABLE_ADDMM_CUDA_LT=1`` forbids.
+
+    ``unsettled``: why something of this is not known after all, in words; "" where it is.
     """
 
     workspace_bytes: int = DEFAULT_WORKSPACE_BYTES
@@ -44,6 +46,7 @@ class TorchSettings:
     allow_tf32: bool = False
     deterministic_algorithms: bool = False
     tunable_op: bool = False
+    fuses_bias: bool = True
     unsettled: str = ""
 
 
@@ -85,13 +88,15 @@ def read_settings(sm: str, environment: Mapping[str, str] | None = None) -> Torc
         raise LibraryError("torch must be installed to read its settings (got no torch)") from None
     told = _told_workspaces() if environment is None else None
     variables = os.environ if environment is None else environment
-    watched = environment is None and told is None
+    late = process_watch().late(variables) if environment is None else ()
+    # Of its workspaces torch's own word is taken, where it gives one.
+    late = tuple(v for v in late if told is None or v.name == NO_FUSED_BIAS)
     matmul = torch.backends.cuda.matmul
     workspace, lt_workspace = told or _parsed_workspaces(variables, sm)
     return TorchSettings(
         workspace_bytes=workspace,
         lt_workspace_bytes=lt_workspace,
-        unsettled=late_words(process_watch().late(variables)) if watched else "",
+        unsettled=late_words(late),
         blas_library=_blas_library(),
         allow_fp16_reduced_precision_reduction=bool(matmul.allow_fp16_reduced_precision_reduction),
         allow_bf16_reduced_precision_reduction=bool(matmul.allow_bf16_reduced_precision_reduction),
@@ -101,6 +106,7 @@ def read_settings(sm: str, environment: Mapping[str, str] | None = None) -> Torc
         allow_tf32=_allow_tf32(),
         deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
         tunable_op=torch.cuda.is_available() and bool(torch.cuda.tunable.is_enabled()),
+        fuses_bias=variables.get(NO_FUSED_BIAS) != "1",
     )
 
 
@@ -161,6 +167,7 @@ def settings_key() -> Callable[[], tuple[Any, ...]]:
     tunable = _behind("_cuda_tunableop_is_enabled", lambda: False)
     deterministic = _behind("_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled)
     workspace, lt_workspace = (_variable(n) for n in ("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE"))
+    unfused = _variable(NO_FUSED_BIAS)
     tf32 = _behind("_get_cublas_allow_tf32", _allow_tf32)
     told = _quick_workspaces()
 
@@ -171,7 +178,7 @@ def settings_key() -> Callable[[], tuple[Any, ...]]:
             single = _allow_tf32()
         return (
             fp16(), bf16(), fp16_accumulation(), blas().value if numbered else blas(), tunable(), deterministic(),
-            single, workspace(), lt_workspace(), None if told is None else told(),
+            single, workspace(), lt_workspace(), None if told is None else told(), unfused(),
         )  # fmt: skip
 
     return key

@@ -70,7 +70,7 @@ def route_addmm(
         return declined
     times, plus = as_scalar(alpha), as_scalar(beta)
     problem = replace(plain.problem, alpha=scalar_class(times), beta=scalar_class(plus))
-    if _is_fused(addend, a, b, out, beta, activation, release):
+    if settings.fuses_bias and _is_fused(addend, a, b, out, beta, activation, release):
         return _fused(replace(plain, problem=problem), addend, out, settings, activation, release)
     if problem.beta is ScalarClass.ZERO:
         return replace(plain, problem=problem, activation=activation)
