@@ -117,7 +117,12 @@ def test_it_compiles_for_hopper_to_matrix_steps_of_float64(wide: bool, folded: b
             signature[name] = parameter.annotation_type
     source = ASTSource(fn=drawn_chain_kernel, signature=signature, constexprs=constants)
     options = {"num_warps": 4, "enable_fp_fusion": False}
-    ptx = triton_compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+    compiled = triton_compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    # Up to the loop of sums one by one, no tile changes threads on the way of a step.
+    short_way = compiled.asm["ttgir"].split("scf.for")[1]
+    assert "tt.dot" in short_way
+    assert "ttg.convert_layout" not in short_way
+    ptx = compiled.asm["ptx"]
     assert re.search(r"mma\.sync\.aligned\.\w+\.row\.col\.f64\.f64\.f64\.f64", ptx)
     # Error-free sums need their operations one by one, and subnormal operands their values.
     assert "fma.rn.f64" not in ptx

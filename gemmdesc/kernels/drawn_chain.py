@@ -36,8 +36,8 @@ def drawn_extents_kernel(
     l: the least exponent of a bit set; the squares of any row add up to less than 2^q.  By Cauchy and Schwarz every
     partial sum of a product of two rows then is below 2^((q + q')/2), and a multiple of 2^(l + l').
     """
-    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    s = tl.program_id(1)
+    row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    s = tl.program_id(0)
     begin, end = tl.load(ends_ptr + tl.maximum(s - 1, 0)), tl.load(ends_ptr + s)
     begin = tl.where(s == 0, 0, begin)
     k = begin + tl.arange(0, INNER)
@@ -49,7 +49,7 @@ def drawn_extents_kernel(
     squares = tl.max(tl.sum(wide * wide, 1), 0) * (1.0 + 2.0**-40)
     above = ((squares.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1022
     word = tl.min(tl.min(_lowest(x), 1), 0) * 65536 + above + 1024
-    tl.store(out_ptr + tl.program_id(0).to(tl.int64) * steps + s, word)
+    tl.store(out_ptr + tl.program_id(1).to(tl.int64) * steps + s, word)
 
 
 @triton.jit
