@@ -1,10 +1,10 @@
-"""390 products of language models, as in "Taming Bitwise Behavior in GPU Kernels with Tensor Core", tables 1 and 4.
+"""390 products of language models, as tables 1 and 4 of "Taming Bitwise Behavior in GPU Kernels with Tensor Core" say.
 
-The paper publishes counts and ranges of layer groups and the models' widths, not the list.  What it leaves open is chosen here, by a rule that
-anyone can run again: token counts are the powers of two of a group's range with its ends, ranks the powers of two, and
-attention projections are taken as 9/4 of the hidden size out of it (queries of twice the hidden size, and as many keys
-and values together as an eighth of those) and twice the hidden size back into it.  A group's weights are dealt token
-counts in turn, until it has as many products as the paper says.
+Published are counts and ranges of layer groups and the models' widths, not the list.  What that leaves open is chosen
+here, by a rule that anyone can run again: token counts are a group's ends and the powers of two between them, ranks the
+powers of two, and attention projections are 9/4 of the hidden size out of it (queries of twice the hidden size, keys
+and values of an eighth of it each) and twice the hidden size back into it.  A group's weights are dealt token counts in
+turn, until it has as many products as published.
 """
 
 from __future__ import annotations
