@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gemmdesc.dropin import Epilogue
+from gemmdesc.dropin import Epilogue, linear, matmul, mm, scaled_mm
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.speed.shapes import SpeedShape
@@ -140,22 +140,20 @@ def eager_function(shape: SpeedShape) -> Callable[..., torch.Tensor]:
 
 def our_call(shape: SpeedShape) -> Call | Declined:
     """The same function from our kernels; the call itself raises DeclinedError where no promise can be made."""
-    import gemmdesc
-
     if shape.product.dtype is DType.FLOAT8_E4M3FN:
-        return lambda t: gemmdesc.scaled_mm(
+        return lambda t: scaled_mm(
             t.a, t.b, t.beside["scale_a"], t.beside["scale_b"], out_dtype=t.out.dtype
         )
     if not shape.following:
         if shape.product.dtype is DType.FLOAT32:
-            return lambda t: gemmdesc.mm(t.a, t.b, out=t.out)
-        return lambda t: gemmdesc.matmul(t.a, t.b, out=t.out)
+            return lambda t: mm(t.a, t.b, out=t.out)
+        return lambda t: matmul(t.a, t.b, out=t.out)
     epilogue = epilogue_of(shape.following)
     if isinstance(epilogue, Declined):
         return epilogue
 
     def fused(t: Tensors) -> torch.Tensor:
         operands = {name: tensor for name, tensor in t.beside.items() if name != "bias"}
-        return gemmdesc.linear(t.a, t.b.T, t.beside.get("bias"), epilogue=epilogue, operands=operands)
+        return linear(t.a, t.b.T, t.beside.get("bias"), epilogue=epilogue, operands=operands)
 
     return fused

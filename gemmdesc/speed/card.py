@@ -198,13 +198,13 @@ class CudaShape:
 
     def _kernel(self) -> tuple[str, int]:
         """Ours in a word, and how many slices; of calls that are no plain 16-bit product the word alone."""
-        import gemmdesc
         from gemmdesc.kernels.choose import KernelChoice
+        from gemmdesc.ops import plan as plan_call
 
         first = self._sets[0]
         if self._shape.following or self._shape.product.dtype not in (DType.FLOAT16, DType.BFLOAT16):
             return self._shape.following or self._shape.product.dtype.value, 1
-        plan = gemmdesc.plan(first.a, first.b, out=first.out)
+        plan = plan_call(first.a, first.b, out=first.out)
         if isinstance(plan, Declined):
             return "declined", 1
         kernel = plan.kernel
