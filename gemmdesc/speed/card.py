@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,17 +14,11 @@ from gemmdesc.errors import Declined, DeclinedError, GemmdescError, InvalidInput
 from gemmdesc.speed.calls import Call, Tensors, eager_function, fill, library_call, new_tensors, our_call, product_call
 from gemmdesc.speed.measuring import INDUCTOR, INDUCTOR_MAX, LIBRARY, OURS, PRODUCT, RATED, Limits, Sides, TimingError
 from gemmdesc.speed.shapes import SpeedShape
+from gemmdesc.tuning.graphs import captured, events_us, set_count
 
 if TYPE_CHECKING:
     import torch
 
-#: Input sets take so many bytes together, three times the L2 of an H200, so that what a call reads is not there.
-ROTATED_BYTES = 160 << 20
-#: More sets than this cost more to make than they show: what they hold then lies in the L2 for every call alike.
-MOST_SETS = 48
-#: A graph's replay takes about so long, or so many calls.
-_REPLAY_US = 3000.0
-_MOST_CALLS = 384
 #: Calls in a row of which nothing waits; with some launches each, a stream's queue has room for all of them.
 _IN_A_ROW = 64
 #: torch.compile's modes; the graphs that max-autotune would make cannot be captured by ours.
@@ -101,18 +94,7 @@ def _bandwidth() -> float:
 
 def _fastest(call: Callable[[], Any]) -> float:
     """Seconds of the fastest of some runs."""
-    return min(_events_us(call) for _ in range(_RATE_RUNS)) / 1e6
-
-
-def _events_us(call: Callable[[], Any]) -> float:
-    import torch
-
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) * 1000
+    return min(events_us(call) for _ in range(_RATE_RUNS)) / 1e6
 
 
 def _rate(dtype: DType, n: int) -> float:
@@ -155,8 +137,7 @@ class CudaShape:
         ours = our_call(shape)
         if isinstance(ours, Declined):
             return Sides(calls=(), declined=f"{ours.code}: {ours.reason}")
-        count = min(MOST_SETS, max(1, math.ceil(ROTATED_BYTES / shape.moved_bytes)))
-        self._sets = [new_tensors(shape, "cuda") for _ in range(count)]
+        self._sets = [new_tensors(shape, "cuda") for _ in range(set_count(shape.moved_bytes))]
         generator = torch.Generator("cuda").manual_seed(self._seed)
         fill(shape, self._sets[0], generator, wide=True)
         self._calls = {LIBRARY: library_call(shape), OURS: ours}
@@ -223,28 +204,11 @@ class CudaShape:
         """
         if call not in self._graphs:
             try:
-                self._graphs[call] = self._capture(call)
+                self._graphs[call] = captured(self._calls[call], self._sets)
             except (RuntimeError, GemmdescError) as error:
                 raise TimingError(f"{call} must be captured ({str(error).splitlines()[0][:200]})") from error
         graph, count = self._graphs[call]
-        return _events_us(graph.replay) / count
-
-    def _capture(self, name: str) -> tuple[torch.cuda.CUDAGraph, int]:
-        """A graph of as many calls as take a few milliseconds, which rotate over the input sets."""
-        import torch
-
-        call, sets = self._calls[name], self._sets
-        for tensors in sets:
-            call(tensors)
-        torch.cuda.synchronize()
-        once = min(_events_us(lambda: call(sets[0])) for _ in range(3))
-        rounds = max(1, round(min(_MOST_CALLS, _REPLAY_US / max(once, 2.0)) / len(sets)))
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(rounds):
-                for tensors in sets:
-                    call(tensors)
-        return graph, rounds * len(sets)
+        return events_us(graph.replay) / count
 
     def host_us(self, call: str) -> float:
         """See :class:`~gemmdesc.speed.measuring.Opened`."""
