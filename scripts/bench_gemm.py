@@ -11,7 +11,7 @@ session whose control moved by more than 2% is dropped, and its shapes are timed
 differ, 3 where shapes are left.
 
 ``summary`` writes OUT/speed.json (claims, for docs/results), OUT/speed.parquet (every row) and OUT/speed.png.
-``list`` prints the shapes as CSV, as in docs/speed_shapes.csv.
+``list`` prints the shapes as CSV, as in docs/speed_shapes.csv, which ``gemmdesc tune`` and ``gemmdesc record`` read.
 """
 
 from __future__ import annotations
@@ -101,12 +101,10 @@ def summary(options: argparse.Namespace) -> int:
 
 def list_shapes(options: argparse.Namespace) -> int:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(("part", "group", "m", "n", "k", "layout", "dtype", "out_dtype", "following", "model"))
+    writer.writerow(("m", "n", "k", "layout", "dtype", "out_dtype", "model", "layer", "label"))
     for s in wanted(options):
-        p = s.product
-        writer.writerow(
-            (s.part, s.group, p.m, p.n, p.k, p.layout, p.dtype.value, p.out_dtype.value, s.following, p.label)
-        )
+        p, label = s.product, f"{s.part} {s.following}".strip()
+        writer.writerow((p.m, p.n, p.k, p.layout, p.dtype.value, p.out_dtype.value, p.label, s.group, label))
     return 0
 
 
