@@ -1,111 +1,141 @@
-"""Speed of plain products against torch.mm: bytes first, then CUDA-graph replays in turn.
+"""How fast are our kernels beside cuBLAS, with its bytes?  On a GPU, or with --rehearse without one.
 
-    python scripts/bench_gemm.py docs/results/gemm_speed.json [--dtype float16] [--rounds 7]
+    PYTHONPATH=. python scripts/bench_gemm.py measure OUT [--earlier DIR ...] [--seconds 420] [--shard 0/1] [--runs 1]
+                 [--parts model,decode,...] [--compiled 8] [--rounds 7] [--seed 0] [--rehearse]
+    PYTHONPATH=. python scripts/bench_gemm.py summary OUT [--earlier DIR ...] [--parts ...]
+    PYTHONPATH=. python scripts/bench_gemm.py list
 
-A row whose bytes differ from torch.mm is counted and not timed: there the library's answer is no plain chain.
+``measure`` is one session: ten control products, then shapes of the shard that lack a run in the sessions of OUT and of
+``--earlier``, until the time is over, then the control again.  OUT/<name>.speed.jsonl has a line for each shape.  A
+session whose control moved by more than 2% is dropped, and its shapes are timed again by the next.  Exits 1 where bytes
+differ, 3 where shapes are left.
+
+``summary`` writes OUT/speed.json (claims, for docs/results), OUT/speed.parquet (every row) and OUT/speed.png.
+``list`` prints the shapes as CSV, as in docs/speed_shapes.csv, which ``gemmdesc tune`` and ``gemmdesc record`` read.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
-import math
 import sys
 import time
-from itertools import product
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from check_kernels import CARD, TORCH_NAMES, make_desc, time_round_robin
+from gemmdesc.errors import GemmdescError
+from gemmdesc.speed.journal import read_sessions
+from gemmdesc.speed.measuring import State
+from gemmdesc.speed.plot import plot_ratios
+from gemmdesc.speed.rehearsal import RehearsalDevice
+from gemmdesc.speed.session import COMPILED_SHAPES, Plan, remaining, run_session
+from gemmdesc.speed.sets import PARTS, speed_shapes
+from gemmdesc.speed.shapes import SpeedShape
+from gemmdesc.speed.summary import Collected, claims, write_rows
 
-from gemmdesc.dtypes import DType
-from gemmdesc.kernels.choose import KernelChoice
-
-SHAPES = (
-    (4096, 4096, 4096), (8192, 8192, 8192), (4096, 14336, 4096), (16384, 4096, 4096),
-    (2048, 2048, 2048), (1024, 4096, 4096), (512, 4096, 4096), (256, 4096, 4096),
-)  # fmt: skip
-#: Layouts of A and B: ``N`` stored by rows, ``T`` stored by columns.
-LAYOUTS = ("NN", "NT")
-
-
-def run_shape(m: int, n: int, k: int, layouts: str, dtype: DType, rounds: int) -> dict[str, Any]:
-    """One shape: its bytes, then its times."""
-    import torch
-
-    from gemmdesc.kernels import launch
-
-    kind = getattr(torch, TORCH_NAMES[dtype])
-    a = torch.randn((m, k) if layouts[0] == "N" else (k, m), device="cuda").to(kind)
-    b = torch.randn((k, n) if layouts[1] == "N" else (n, k), device="cuda").to(kind)
-    a, b = (a if layouts[0] == "N" else a.T), (b if layouts[1] == "N" else b.T)
-    ours, theirs = torch.empty(m, n, dtype=kind, device="cuda"), torch.empty(m, n, dtype=kind, device="cuda")
-    torch.mm(a, b, out=theirs)
-    choice = launch.run(make_desc(k, dtype=dtype), a, b, ours, CARD)
-    row: dict[str, Any] = {"shape": [m, n, k], "layouts": layouts}
-    if not isinstance(choice, KernelChoice):
-        return row | {"state": "declined", "reason": choice.reason}
-    if not torch.equal(ours.view(torch.int16), theirs.view(torch.int16)):
-        return row | {"state": "different"}
-    calls = {
-        "cublas": lambda: torch.mm(a, b, out=theirs),
-        "ours": lambda: launch.launch(choice, a, b, ours),
-    }
-    times = time_round_robin(calls, max(2, min(100, int(4e12 / (2 * m * n * k)))), rounds)
-    return row | {"state": "equal", "us": times, "ratio": times["cublas"] / times["ours"], "config": str(choice.config)}
+LEFT = 3
 
 
-def limits(row: dict[str, Any], bandwidth: float, rate: float) -> dict[str, float]:
-    """The least microseconds that moving each byte once, and that multiplying, take."""
-    m, n, k = row["shape"]
-    return {"bytes_us": 2e6 * (m * k + k * n + m * n) / bandwidth, "flops_us": 2e6 * m * n * k / rate}
+def command_line() -> str:
+    return f"PYTHONPATH=. python scripts/bench_gemm.py {' '.join(sys.argv[1:])}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--dtype", default="float16", choices=[d.value for d in (DType.FLOAT16, DType.BFLOAT16)])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--bandwidth", type=float, default=4.43e12, help="bytes a second that the card reads")
-    parser.add_argument("--rate", type=float, default=989e12, help="floating-point operations a second of the card")
-    arguments = parser.parse_args()
+def wanted(options: argparse.Namespace) -> tuple[SpeedShape, ...]:
+    return speed_shapes(options.parts.split(","))
 
-    import torch
-    import triton
 
-    rows = []
-    for shape, layouts in product(SHAPES, LAYOUTS):
-        row = run_shape(*shape, layouts, DType(arguments.dtype), arguments.rounds)
-        row |= limits(row, arguments.bandwidth, arguments.rate)
-        rows.append(row)
-        took = (
-            f"{row['us']['ours']:.1f} us, cuBLAS {row['us']['cublas']:.1f} us, ratio {row['ratio']:.3f}"
-            if "us" in row
-            else row["state"]
-        )
-        least = f"limits {row['bytes_us']:.1f} (bytes) {row['flops_us']:.1f} (flops) us"
-        print(f"{'x'.join(map(str, shape))} {layouts}: {took}; {least}")
-    ratios = {f"{'x'.join(map(str, r['shape']))} {r['layouts']}": r["ratio"] for r in rows if "ratio" in r}
-    geomean = math.exp(sum(map(math.log, ratios.values())) / len(ratios)) if ratios else None
-    claim = {
-        "claim": f"plain {arguments.dtype} products: cuBLAS time / ours, bytes equal",
-        "command": "python " + " ".join(sys.argv),
-        "card": torch.cuda.get_device_name(),
-        "versions": {"torch": torch.__version__, "triton": triton.__version__, "cuda": torch.version.cuda},
-        "date": time.strftime("%Y-%m-%d"),
-        "counts": {
-            "shapes": len(rows), "draws": len(rows),
-            **{s: sum(r["state"] == s for r in rows) for s in ("equal", "different", "declined")},
-            "nondeterministic": 0, "reference_failed": 0,
-        },
-        "ratio": ratios,
-        "geomean": {"all": geomean},
-        "rows": rows,
-    }  # fmt: skip
-    aside = arguments.path.with_suffix(".tmp")
-    aside.write_text(json.dumps({"claims": [claim]}, indent=1))
-    aside.replace(arguments.path)
-    return 0 if ratios else 1
+def measure(options: argparse.Namespace) -> int:
+    folders = [options.out, *options.earlier]
+    earlier = read_sessions(folders)
+    index, _, count = options.shard.partition("/")
+    plan = Plan(
+        shapes=wanted(options), seconds=options.seconds, shard=(int(index), int(count or 1)), runs=options.runs,
+        rounds=options.rounds, compiled=options.compiled, seed=options.seed,
+    )  # fmt: skip
+    now = datetime.now(UTC)
+    name = f"{options.shard.replace('/', 'of')}-{now:%Y%m%dT%H%M%S%f}"
+    if options.rehearse:
+        device: Any = RehearsalDevice()
+    else:
+        from gemmdesc.speed.card import CudaDevice, require_gpu
+
+        require_gpu()
+        device = CudaDevice(seed=options.seed)
+    about = {"command": command_line(), "date": f"{now:%Y-%m-%d}"}
+    began = time.monotonic()
+
+    def report(text: str, done: int, total: int) -> None:
+        print(f"{done}/{total} {time.monotonic() - began:.0f} s  {text}", flush=True)
+
+    done = run_session(device, plan, options.out, name, about, earlier, report)
+    sessions = read_sessions(folders)
+    left = remaining(plan, sessions)
+    own = next((s for s in sessions if s.name == name), None)
+    if own is not None:
+        moved = "unknown" if own.move is None else f"{own.move:+.2%}"
+        print(f"session {name}: {done} shapes, control moved by {moved}{', dropped' if own.dropped else ''}")
+    print(f"left in this shard: {len(left)}")
+    different = [r.shape.name for s in sessions for r in s.rows if r.state is State.DIFFERENT]
+    for shape in dict.fromkeys(different):
+        print(f"bytes differ: {shape}")
+    return 1 if different else LEFT if left else 0
+
+
+def summary(options: argparse.Namespace) -> int:
+    collected = Collected(wanted(options), read_sessions([options.out, *options.earlier]))
+    found = claims(collected, command_line())
+    aside = options.out / "speed.json.part"
+    aside.write_text(json.dumps({"claims": found}, indent=1) + "\n")
+    aside.replace(options.out / "speed.json")
+    write_rows(collected, options.out / "speed.parquet")
+    plot_ratios(collected, options.out / "speed.png")
+    for name, group in found[0]["by_group"].items():
+        words = "met" if group["met"] else "not met"
+        over = f"over {group['timed']} of {group['shapes']}"
+        print(f"{name}: {group['geomean']:.3f} {over}, bar {group['bar']:.3f} {words}")
+    print(found[0]["counts"])
+    return 1 if found[0]["counts"]["different"] else 0
+
+
+def list_shapes(options: argparse.Namespace) -> int:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(("m", "n", "k", "layout", "dtype", "out_dtype", "model", "layer", "label"))
+    for s in wanted(options):
+        p, label = s.product, f"{s.part} {s.following}".strip()
+        writer.writerow((p.m, p.n, p.k, p.layout, p.dtype.value, p.out_dtype.value, p.label, s.group, label))
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, run in (("measure", measure), ("summary", summary), ("list", list_shapes)):
+        command = commands.add_parser(name)
+        command.set_defaults(run=run)
+        command.add_argument("--parts", default=",".join(PARTS), help="sets, separated by commas")
+        if name == "list":
+            continue
+        command.add_argument("out", type=Path)
+        command.add_argument("--earlier", type=Path, action="append", default=[], help="a folder of earlier sessions")
+        if name == "summary":
+            continue
+        command.add_argument("--seconds", type=float, default=420.0)
+        command.add_argument("--shard", default="0/1", help="i/n: every n-th shape from the i-th on")
+        command.add_argument("--runs", type=int, default=1, help="sessions that each shape is to be timed in")
+        command.add_argument("--rounds", type=int, default=7)
+        command.add_argument("--compiled", type=int, default=COMPILED_SHAPES, help="shapes a group, torch.compile too")
+        command.add_argument("--seed", type=int, default=0)
+        command.add_argument("--rehearse", action="store_true")
+    options = parser.parse_args(arguments)
+    try:
+        if hasattr(options, "out"):
+            options.out.mkdir(parents=True, exist_ok=True)
+        return int(options.run(options))
+    except (GemmdescError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ ORDER = (
     (("schedule", "text", "normal_form", "expressions", "problem", "plain", "rule", "regions"),),
     (("arithmetic", "operands", "rivals", "mutants"),),
     (("library",), ("profiles",), ("kernels",), ("equivalence",)),
-    (("plan", "routes", "books"), ("probe",)),
+    (("plan", "routes", "books", "tuning"), ("probe",)),
     (("ops", "reduce", "numerics"),),
     (("dropin",),),
-    (("verification", "golden", "lint", "reports"),),
+    (("verification", "golden", "lint", "reports", "speed"),),
     (("cli",),),
     (("__main__",),),
 )

@@ -19,6 +19,7 @@ from gemmdesc.cli import (
     profiles,
     replaying,
     stability,
+    tuning,
     verifying,
 )
 from gemmdesc.cli.output import JsonOption, Settings
@@ -64,6 +65,7 @@ app.command("replay")(replaying.replay)
 app.command("audit")(profiles.audit)
 app.command("equiv")(equivalence.equiv)
 app.command("stability")(stability.stability)
+app.command("tune")(tuning.tune)
 app.command("demo")(demo.demo)
 
 

@@ -13,6 +13,7 @@ from gemmdesc.kernels.meta import KernelMeta, Layout
 from gemmdesc.kernels.nest import NestChoice, choose_nest
 from gemmdesc.kernels.slices import Merge, Slices, declined, slice_up
 from gemmdesc.kernels.structure import Structure
+from gemmdesc.kernels.tuned import UNTUNED, TunedKey, TunedTable, tuned_key
 
 #: The largest offset, in elements, that 32-bit index arithmetic reaches.
 MAX_NARROW_OFFSET = 2**31 - 1
@@ -80,9 +81,11 @@ def choose_kernel(
     *,
     config: KernelConfig | None = None,
     structure: Structure | None = None,
+    tuned: TunedTable = UNTUNED,
 ) -> KernelChoice | NestChoice | Declined:
     """The kernel that computes ``desc`` bit for bit; ``config`` and ``structure`` override choices of speed.
 
+    ``tuned``: what was measured to be fast, taken where it is one of the configs that may be chosen here.
     A nest of CUDA-core chains has one structure, and configs of its own (:func:`gemmdesc.kernels.nest.choose_nest`).
     """
     if isinstance(desc.accumulator.step, ScalarStep):
@@ -101,6 +104,10 @@ def choose_kernel(
     candidates = structures_for(slices, turned)
     if structure is not None:
         candidates = tuple(c for c in candidates if c is structure)
+    pick = None if config else tuned.find(chain_key(slices, turned))
+    allowed = () if pick is None or pick.structure not in candidates else configs_of(pick.structure)
+    if pick is not None and pick.config in allowed and _fits(pick.config, pick.structure, turned, slices):
+        return _assemble(pick.structure, slices, pick.config, turned, swapped)
     for candidate in candidates:
         usable = [c for c in ((config,) if config else configs_of(candidate)) if _fits(c, candidate, turned, slices)]
         if usable:
@@ -110,6 +117,11 @@ def choose_kernel(
         f"structure and config must suit spans of {slices.span} and {meta.shared_bytes} shared bytes "
         f"(got {structure}, {config})"
     )
+
+
+def chain_key(slices: Slices, meta: KernelMeta) -> TunedKey:
+    """What a tuned table holds for such slices of a product, ``meta`` being of what the kernel computes."""
+    return tuned_key("plain" if slices.plain else "grouped", slices.merge is not None, meta)
 
 
 def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:

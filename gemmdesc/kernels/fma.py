@@ -15,6 +15,7 @@ from gemmdesc.kernels.meta import KernelMeta, Layout
 from gemmdesc.kernels.nest import MOST_SUMS
 from gemmdesc.kernels.slices import NO_LOOP_STEP, Merge, misfit
 from gemmdesc.kernels.structure import Structure
+from gemmdesc.kernels.tuned import UNTUNED, TunedTable, tuned_key
 
 #: Products with a side shorter than this leave too many outputs of a tile unused.
 THINNEST = 16
@@ -49,7 +50,9 @@ class FmaChoice:
         return Structure.FMA_CHAIN
 
 
-def choose_fma(desc: GEMMDesc, meta: KernelMeta, config: KernelConfig | None = None) -> FmaChoice | None:
+def choose_fma(
+    desc: GEMMDesc, meta: KernelMeta, config: KernelConfig | None = None, *, tuned: TunedTable = UNTUNED
+) -> FmaChoice | None:
     """The tiled kernels of ``desc``, bit for bit, or None where a nest's kernels have to do."""
     step, summed_k = desc.accumulator.step, min(meta.k, desc.summed_k)
     if not isinstance(step, ScalarStep) or not step.fused or misfit(desc, meta, (DType.FLOAT32,)) is not None:
@@ -70,7 +73,7 @@ def choose_fma(desc: GEMMDesc, meta: KernelMeta, config: KernelConfig | None = N
     reach = max(meta.a.last_offset(meta.m, meta.k), meta.b.last_offset(meta.k, meta.n), last)
     return FmaChoice(
         summed_k=summed_k, span=span, count=count, opening=step.opening, merge=merge,
-        config=config or _config(meta, count), a_layout=layouts[0], b_layout=layouts[1],
+        config=config or _config(meta, count, tuned), a_layout=layouts[0], b_layout=layouts[1],
         out_layout=Layout.ROWS if count > 1 else out_layout, wide_offsets=reach > MAX_NARROW_OFFSET,
         wide_merge=last > MAX_NARROW_OFFSET,
     )  # fmt: skip
@@ -95,7 +98,10 @@ def _slices(desc: GEMMDesc, summed_k: int) -> tuple[int, int, Merge] | None:
     return span, count, Merge(partial_dtype=DType.FLOAT32, merge_dtype=DType.FLOAT32, start=cut.start)
 
 
-def _config(meta: KernelMeta, count: int) -> KernelConfig:
-    """The largest tile that fills the card, or the smallest one."""
+def _config(meta: KernelMeta, count: int, tuned: TunedTable) -> KernelConfig:
+    """The tuned one, else the largest tile that fills the card, or the smallest one."""
+    pick = tuned.find(tuned_key("fma", count > 1, meta))
+    if pick is not None and pick.structure is Structure.FMA_CHAIN and pick.config in FMA_CONFIGS:
+        return pick.config
     filling = [c for c in FMA_CONFIGS if c.tiles(meta.m, meta.n) * count >= meta.sm_count]
     return (*filling, FMA_CONFIGS[-1])[0]

@@ -16,6 +16,7 @@ from gemmdesc.kernels.instructions import OPERAND_KINDS, Instructions, assembled
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.slices import OPERAND_DTYPES, declined
 from gemmdesc.kernels.structure import Structure
+from gemmdesc.kernels.tuned import UNTUNED, TunedTable
 from gemmdesc.pointwise import PointwiseStep
 
 #: Outputs of a thread beyond which it has no registers left for an operand beside its sums.
@@ -82,7 +83,7 @@ def _parts(desc: GEMMDesc) -> _Parts:
 
 def choose_fused(
     desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic,
-    choose_product: Callable[[GEMMDesc, KernelMeta, CardArithmetic], Any],
+    choose_product: Callable[[GEMMDesc, KernelMeta, CardArithmetic], Any], *, tuned: TunedTable = UNTUNED,
 ) -> FusedChoice | Declined:  # fmt: skip
     """The kernels that compute ``desc`` with what follows its product, bit for bit.
 
@@ -103,7 +104,7 @@ def choose_fused(
     ):  # fmt: skip
         after = after[:-1]
     canonical = not desc.keeps_nan_patterns
-    chain = _chain(desc, parts, meta, card)
+    chain = _chain(desc, parts, meta, card, tuned)
     if chain is not None:
         steps = (*parts.before, CastTo(dtype=parts.product_dtype), *after)
         program = assembled(steps, overflows=desc.overflows, canonical=canonical)
@@ -144,7 +145,9 @@ def _choice(
     )  # fmt: skip
 
 
-def _chain(desc: GEMMDesc, parts: _Parts, meta: KernelMeta, card: CardArithmetic) -> KernelChoice | None:
+def _chain(
+    desc: GEMMDesc, parts: _Parts, meta: KernelMeta, card: CardArithmetic, tuned: TunedTable
+) -> KernelChoice | None:
     """The chain whose kernel can end with all that follows: one slice, read where offsets have 32 bits."""
     if not all(isinstance(s, _IN_CHAIN) for s in parts.before):
         return None
@@ -153,7 +156,7 @@ def _chain(desc: GEMMDesc, parts: _Parts, meta: KernelMeta, card: CardArithmetic
     held = DType.FLOAT32 if parts.before else parts.product_dtype
     alone = replace(desc, epilogue=(), output_dtype=held)
     stored = replace(meta, out=replace(meta.out, dtype=held))
-    chain = choose_kernel(alone, stored, card)
+    chain = choose_kernel(alone, stored, card, tuned=tuned)
     if not isinstance(chain, KernelChoice) or chain.merges or chain.slices.count != 1:
         return None
     if chain.structure is Structure.CHAIN_TMA:

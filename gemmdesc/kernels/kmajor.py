@@ -24,6 +24,7 @@ from gemmdesc.kernels.kmajor_blocks import FLOAT8_DTYPES, TILES, Blocks, Tile, l
 from gemmdesc.kernels.meta import KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.slices import NO_LOOP_STEP, Merge, declined
 from gemmdesc.kernels.structure import Structure
+from gemmdesc.kernels.tuned import UNTUNED, TunedTable, tuned_key
 
 #: Types that such a product may be stored as, by its operands'.
 FLOAT8_OUTPUTS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, *FLOAT8_DTYPES)
@@ -102,9 +103,9 @@ def is_kmajor(desc: GEMMDesc) -> bool:
 
 
 def choose_kmajor(
-    desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic, tile: Tile | None = None
+    desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic, tile: Tile | None = None, *, tuned: TunedTable = UNTUNED
 ) -> KMajorChoice | Declined:
-    """The kernels that compute ``desc``, bit for bit; ``tile`` overrides a choice of speed."""
+    """The kernels that compute ``desc``, bit for bit; ``tile`` overrides a choice of speed, ``tuned`` makes it."""
     trouble = _misfit(desc, meta) or _wrong_step(desc, card)
     if trouble is not None:
         return trouble
@@ -113,7 +114,7 @@ def choose_kmajor(
     blocks = lay_out(desc, turned)
     if isinstance(blocks, Declined):
         return blocks
-    chosen = _pick((tile,) if tile else TILES, turned, blocks)
+    chosen = _pick((tile,) if tile else TILES, turned, blocks, tuned)
     if chosen is None:
         return declined(f"a tile must fit {meta.shared_bytes} bytes of shared memory (got {tile or 'none that does'})")
     casts = (desc.b_cast, desc.a_cast) if swapped else (desc.a_cast, desc.b_cast)
@@ -181,14 +182,17 @@ def _turn(desc: GEMMDesc) -> int:
     return min(residue.k_loop_step, NO_LOOP_STEP) if isinstance(residue, ResidueFirst) else NO_LOOP_STEP
 
 
-def _pick(tiles: tuple[Tile, ...], meta: KernelMeta, blocks: Blocks) -> KernelConfig | None:
-    """The config of least estimated time among those that fit; a thin side gets one tile."""
+def _pick(tiles: tuple[Tile, ...], meta: KernelMeta, blocks: Blocks, tuned: TunedTable) -> KernelConfig | None:
+    """Among those that fit the tuned config, or the one of least estimated time; a thin side gets one tile."""
     size = meta.a.dtype.itemsize
     able = [t.config(size) for t in tiles if blocks.fold is None or t is not TILES[0]]
     usable = [
         c for c in able
         if c.shared_bytes(size, 0) <= meta.shared_bytes and c.tiles(meta.m, meta.n) * blocks.slices <= MAX_NARROW_OFFSET
     ]  # fmt: skip
+    pick = tuned.find(tuned_key("kmajor", blocks.count > 1, meta))
+    if pick is not None and pick.structure is Structure.KMAJOR_CHAIN and pick.config in usable:
+        return pick.config
     covering = [c for c in usable if meta.n > THIN_SIDE or c.block_n >= meta.n] or usable
 
     def cost(config: KernelConfig) -> int:

@@ -8,6 +8,7 @@ from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.tiled import choose_tiled
+from gemmdesc.kernels.tuned import UNTUNED, TunedTable
 from gemmdesc.plan.cards import realised
 from gemmdesc.plan.pinning import pinned, require_reference
 from gemmdesc.plan.problems import every_matrix
@@ -30,13 +31,15 @@ def decide(
     accept: Level = Level.VERIFIED,
     reference: GemmProblem | None = None,
     following: Following | None = None,
+    tuned: TunedTable = UNTUNED,
 ) -> Decision | Declined:
     """What the profile says of ``answer`` to ``problem``, evaluated there, and the kernel that computes it on ``card``.
 
     ``launch``: what the library would enqueue, None where it is unknown; few rules need it.  ``meta``: the tensors of
     the product that the kernel is to run, of a batch its first one; ``transposed``: whether that is the transpose of
     the problem's.  ``reference``: the problem that ``answer`` and ``launch`` are of, in whose order the product is
-    summed; ``problem`` itself by default.  ``following``: what the kernel does after the product.
+    summed; ``problem`` itself by default.  ``following``: what the kernel does after the product.  ``tuned``:
+    configs that were measured to be fast on the card.
 
     Declines as :func:`describe` and :func:`gemmdesc.plan.pinning.pinned` do, and where no kernel computes the
     descriptor (``kernel``).
@@ -54,15 +57,15 @@ def decide(
     if following is not None:
         regions = tuple(replace(r, descriptor=following.after(r.descriptor)) for r in found.regions)
         found = replace(found, regions=regions)
-    turned = [_turned(r, card, transposed) for r in found.regions]
+    turned = [kernel_region(r, card, transposed=transposed) for r in found.regions]
     matrices = every_matrix(meta, problem, transposed=transposed)
-    kernel = choose_tiled(turned, matrices, card, fused=following is not None)
+    kernel = choose_tiled(turned, matrices, card, fused=following is not None, tuned=tuned)
     if isinstance(kernel, Declined):
         return kernel
     return Decision(row=found.row, rule=found.rule, regions=found.regions, kernel=kernel)
 
 
-def _turned(region: Region, card: CardArithmetic, transposed: bool) -> Region:
+def kernel_region(region: Region, card: CardArithmetic, *, transposed: bool) -> Region:
     """The region as the card computes it, in the kernels' terms."""
     realisable = replace(region, descriptor=realised(region.descriptor, card))
     return realisable.transposed if transposed else realisable

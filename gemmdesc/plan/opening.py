@@ -8,11 +8,13 @@ from pathlib import Path
 
 from gemmdesc import __version__
 from gemmdesc.errors import Declined
+from gemmdesc.kernels.tuned import TunedTable
 from gemmdesc.plan.answering import CaptureError
 from gemmdesc.plan.planner import DEFAULT_CAPACITY, Planner
 from gemmdesc.plan.saved import SavedAnswers, SavedKey, relevant_variables
 from gemmdesc.problem import DeviceId, LibraryId
 from gemmdesc.profiles import Level, Profile, find_profile, profile_folders
+from gemmdesc.tuning.store import find_tuned
 
 #: Where answers are saved: a folder, or ``off``; the platform's cache folder where it is not set.
 SAVED_VARIABLE = "GEMMDESC_SAVED_PLANS"
@@ -43,12 +45,13 @@ def planner_for(
 ) -> Planner:
     """A new planner of CUDA device ``device_index`` with the cuBLASLt that torch has mapped.
 
-    ``profiles``: a folder or file to look at before those of :func:`gemmdesc.profiles.profile_folders`.  ``capacity``
+    ``profiles``: a folder or file to look at before those of :func:`gemmdesc.profiles.profile_folders`; tuned tables
+    lie in the same folders.  ``capacity``
     and ``accept`` are those of :class:`Planner`.  ``saved``: the folder of saved answers, None where none are kept.
 
     Raises:
         LibraryError: no GPU that torch can use, or no such library.
-        ProfileError: a profile that should apply is broken.
+        ProfileError: a profile or a tuned table that should apply is broken.
         InvalidInputError: no such device, or ``capacity`` is less than 1.
         CaptureError: a CUDA graph is being captured.
     """
@@ -73,6 +76,9 @@ def planner_for(
         known = library if library.build_id else with_digest(library)
         return find_profile(device, known, profile_folders(profiles), accept=accept)
 
+    def tuned(device: DeviceId) -> TunedTable:
+        return find_tuned(device, profile_folders(profiles))
+
     def saved_answers(device: DeviceId, library: LibraryId, digest: str) -> SavedAnswers | None:
         if saved is None:
             return None
@@ -92,4 +98,5 @@ def planner_for(
         accept=accept,
         identity=(device, library_id(path)),
         saved=saved_answers,
+        tuned=tuned,
     )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.tuned import UNTUNED, TunedTable
 from gemmdesc.kernels.variants import Variant
 from gemmdesc.library.interface import Library
 from gemmdesc.library.torch_settings import TorchSettings
@@ -35,6 +36,8 @@ DEFAULT_SHARED_BYTES = 227 * 1024
 ProfileSource = Callable[[DeviceId, LibraryId], Profile | Declined]
 #: Opens the answers that were saved for a card, a library and a profile's digest; None where none are kept.
 SavedSource = Callable[[DeviceId, LibraryId, str], SavedAnswers | None]
+#: Finds what was tuned for a card.
+TunedSource = Callable[[DeviceId], TunedTable]
 
 
 class _Measured(NamedTuple):
@@ -59,6 +62,8 @@ class Planner:
         objection: what a problem declines with before the library is asked, None where it may be asked.
         identity: the device and the library that ``open_library`` opens.
         saved: opens the answers of earlier processes, which are then taken before the library is asked.
+        tuned: finds the configs that were measured to be fast on the card whose kernels are chosen; called at once and
+            by :meth:`reload`.
 
     Raises:
         LibraryError: the library cannot be opened.
@@ -79,11 +84,12 @@ class Planner:
         objection: Callable[[GemmProblem], Declined | None] = lambda problem: None,
         identity: tuple[DeviceId, LibraryId] | None = None,
         saved: SavedSource = lambda device, library, digest: None,
+        tuned: TunedSource = lambda device: UNTUNED,
     ) -> None:
         self._objection = objection
         self._plans: BoundedCache[PlanKey, Plan | Declined] = BoundedCache(capacity)
         self._frequent: QuickCache[Any, FrequentCall] = QuickCache(capacity)
-        self._profiles, self._saved, self._capacity = profiles, saved, capacity
+        self._profiles, self._saved, self._tuned_source, self._capacity = profiles, saved, tuned, capacity
         self._device_index, self._shared_bytes, self._accept = device_index, shared_bytes, accept
         self._lock = Lock()
         self._declines: Counter[str] = Counter()
@@ -92,7 +98,7 @@ class Planner:
         self._device, self._library = self._answering.device, self._answering.library
         self._runs_on = runs_on or self._device
         self._card = card_arithmetic(self._runs_on.sm)
-        self._measured = self._find()
+        self._measured, self._tuned = self._find(), tuned(self._runs_on)
 
     @property
     def device(self) -> DeviceId:
@@ -236,7 +242,7 @@ class Planner:
             decision = decide(
                 posed.problem, answered.answer, answered.launch, index=index, card=self._card, meta=posed.meta,
                 accept=self._accept, transposed=posed.transposed, reference=posed.reference,
-                following=posed.following,
+                following=posed.following, tuned=self._tuned,
             )  # fmt: skip
             # The regions of a call that is pinned, or followed by more, are not those of the problem that is asked.
             other = posed.reference is not None or posed.following is not None
@@ -285,8 +291,8 @@ class Planner:
         return _Measured(index_profile(profile), digest)
 
     def reload(self) -> None:
-        """Look for the profile again, for example after a probe, and forget all plans."""
-        self._measured = self._find()
+        """Look for the profile and the tuned table again, for example after a probe, and forget all plans."""
+        self._measured, self._tuned = self._find(), self._tuned_source(self._runs_on)
         self._plans.clear()
         self._frequent = QuickCache(self._capacity)
 

@@ -1,0 +1,136 @@
+"""``gemmdesc tune``."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gemmdesc.cli.output import (
+    DIFFERENT,
+    EQUAL,
+    JsonOption,
+    Progress,
+    command_line,
+    guarded,
+    print_json,
+    print_table,
+    wants_json,
+)
+from gemmdesc.cli.shapelists import (
+    Asked,
+    DtypeOption,
+    GridOption,
+    LayoutOption,
+    OutDtypeOption,
+    ProfileOption,
+    ShapesArgument,
+    TokensOption,
+)
+
+if TYPE_CHECKING:
+    from gemmdesc.plan import Planner
+    from gemmdesc.tuning.card import Timed
+    from gemmdesc.tuning.store import Tuned
+
+#: Declines that a table's note lists.
+_LISTED = 10
+
+
+@guarded
+def tune(
+    context: typer.Context,
+    shapes: ShapesArgument,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder of profiles; the table goes to <sm>-<SMs>/tuned.parquet there.")
+    ] = None,
+    tokens: TokensOption = None,
+    grid: GridOption = None,
+    dtype: DtypeOption = None,
+    out_dtype: OutDtypeOption = None,
+    layout: LayoutOption = None,
+    profile: ProfileOption = None,
+    rounds: Annotated[int, typer.Option(min=2, help="Turns that are counted, of each config.")] = 8,
+    seconds: Annotated[float, typer.Option(min=1, help="No product is begun after so long.")] = 600.0,
+    json: JsonOption = False,
+) -> int:
+    """Time the configs of these products' kernels on this card; the fastest are used from then on, with the same bytes.
+
+    Only configs of one descriptor compete, and one whose bytes are not the default's is never timed. Exits 1 where
+    there was such a one.
+    """
+    from gemmdesc.ops import default_planner
+    from gemmdesc.profiles import user_folder
+    from gemmdesc.tuning.card import tune_shapes
+    from gemmdesc.tuning.store import tuned_path, write_tuned
+
+    asked = Asked(source=shapes, tokens=tokens, grid=grid, dtype=dtype, out_dtype=out_dtype, layout=layout).shapes()
+    planner = default_planner(profiles=profile)
+    with Progress() as progress:
+        timed = tune_shapes(planner, asked, rounds=rounds, seconds=seconds, report=progress.report)
+    path = tuned_path(out or user_folder(), planner.device)
+    tuned = made(planner, timed, path)
+    try:
+        write_tuned(tuned, path)
+    except OSError as error:
+        from gemmdesc.errors import InvalidInputError
+
+        raise InvalidInputError(f"out must be a folder that can be written ({error}) (got {path})") from error
+    _print(timed, tuned, path, wants_json(context, json))
+    return DIFFERENT if any(m.different for m in timed.measured) else EQUAL
+
+
+def made(planner: Planner, timed: Timed, path: Path) -> Tuned:
+    """The table that holds what was timed, and what the file at ``path`` has of other classes.
+
+    Raises:
+        ProfileError: the file at ``path`` is broken, or of another card.
+    """
+    import torch
+    import triton
+
+    from gemmdesc import __version__
+    from gemmdesc.tuning.search import settle
+    from gemmdesc.tuning.store import Provenance, Tuned, joined, read_tuned
+
+    provenance = Provenance(
+        command=command_line(), date=date.today().isoformat(), gemmdesc=__version__, torch=str(torch.__version__),
+        triton=str(triton.__version__), products=len(timed.measured),
+        different=sum(len(m.different) for m in timed.measured),
+    )  # fmt: skip
+    new = Tuned(device=planner.device, provenance=provenance, rows=settle(timed.measured))
+    return joined(read_tuned(path), new, [m.key for m in timed.measured]) if path.is_file() else new
+
+
+def _print(timed: Timed, tuned: Tuned, path: Path, json: bool) -> None:
+    from gemmdesc.errors import Declined
+
+    declined = [(str(shape), d) for shape, d in timed.outcomes if isinstance(d, Declined)]
+    different = [(m.sizes, str(pick)) for m in timed.measured for pick in m.different]
+    rows: list[dict[str, Any]] = [
+        {
+            "example": "x".join(map(str, row.example)), "steps": row.key.steps, "products": row.products,
+            "structure": row.pick.structure.value, "gain": row.gain,
+            "config": f"{row.pick.config.block_m}x{row.pick.config.block_n}x{row.pick.config.block_k} "
+            f"{row.pick.config.num_warps}w {row.pick.config.num_stages}s",
+        }
+        for row in tuned.rows
+    ]  # fmt: skip
+    if json:
+        print_json(
+            {
+                "path": str(path), "timed": len(timed.measured), "left": timed.left, "classes": rows,
+                "declined": [{"shape": s, "code": d.code, "reason": d.reason} for s, d in declined],
+                "different": [{"sizes": list(sizes), "pick": pick} for sizes, pick in different],
+            }
+        )  # fmt: skip
+        return
+    notes = [f"declined: {s}: {d.code}: {d.reason}" for s, d in declined[:_LISTED]]
+    notes += [f"and {len(declined) - _LISTED} more that declined"] if len(declined) > _LISTED else []
+    notes += [f"BYTES DIFFER: {sizes} {pick}" for sizes, pick in different]
+    notes += [f"left, for want of time: {timed.left}"] if timed.left else []
+    title = f"{path}: {len(timed.measured)} products timed, {len(rows)} classes with a pick of their own"
+    columns = ("example", "steps", "products", "structure", "config", "gain")
+    print_table(title, columns, [[row[c] for c in columns] for row in rows], "\n".join(notes))

@@ -1,0 +1,1 @@
+"""How fast the kernels are beside the library: products, sessions, what they come to (``docs/performance.md``)."""

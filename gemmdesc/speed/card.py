@@ -1,0 +1,238 @@
+"""A CUDA card as the benchmark's device: graphs of many calls over several input sets, replayed and timed by events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from gemmdesc.dropin.memory import signed_bits
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import Declined, DeclinedError, GemmdescError, InvalidInputError
+from gemmdesc.speed.calls import Call, Tensors, eager_function, fill, library_call, new_tensors, our_call, product_call
+from gemmdesc.speed.measuring import INDUCTOR, INDUCTOR_MAX, LIBRARY, OURS, PRODUCT, RATED, Limits, Sides, TimingError
+from gemmdesc.speed.shapes import SpeedShape
+from gemmdesc.tuning.graphs import captured, events_us, set_count
+
+if TYPE_CHECKING:
+    import torch
+
+#: Calls in a row of which nothing waits; with some launches each, a stream's queue has room for all of them.
+_IN_A_ROW = 64
+#: torch.compile's modes; the graphs that max-autotune would make cannot be captured by ours.
+_MODES = {INDUCTOR: "default", INDUCTOR_MAX: "max-autotune-no-cudagraphs"}
+_RATE_SIZES = (4096, 8192)
+_RATE_RUNS = 12
+
+
+class CudaDevice:
+    """The current CUDA device, with the process's default planner.
+
+    Raises:
+        LibraryError: no GPU that torch can use.
+    """
+
+    def __init__(self, *, seed: int = 0) -> None:
+        from gemmdesc.library.device import device_id
+
+        self._id, self._seed = device_id(), seed
+
+    @property
+    def about(self) -> dict[str, Any]:
+        import torch
+        import triton
+
+        from gemmdesc.ops import default_planner
+
+        library = default_planner().library
+        return {
+            "card": f"{self._id.name} ({self._id.sm}, {self._id.sm_count} SMs)",
+            "versions": {
+                "torch": torch.__version__, "cuda": torch.version.cuda, "triton": triton.__version__,
+                "cublaslt": str(library.version), "driver": self._id.driver,
+            },
+        }  # fmt: skip
+
+    def clock(self) -> float:
+        return time.monotonic()
+
+    def limits(self) -> Limits:
+        """The faster of reading and of copying 2 GiB, and for each type of two square products by the library."""
+        import torch
+
+        rate = _bandwidth()
+        torch.cuda.empty_cache()
+        rates = {dtype.value: max(_rate(dtype, n) for n in _RATE_SIZES) for dtype in RATED}
+        torch.cuda.empty_cache()
+        return Limits(bytes_per_second=rate, operations_per_second=rates)
+
+    @contextmanager
+    def open(self, shape: SpeedShape, *, compiled: bool) -> Iterator[CudaShape]:
+        import torch
+
+        opened = CudaShape(shape, compiled=compiled, seed=self._seed)
+        try:
+            yield opened
+        finally:
+            opened.close()
+            if compiled:
+                torch.compiler.reset()
+            torch.cuda.empty_cache()
+
+
+def _bandwidth() -> float:
+    """Bytes a second."""
+    import torch
+
+    x, y = (torch.zeros(1 << 29, dtype=torch.float32, device="cuda") for _ in range(2))
+    size = x.numel() * x.element_size()
+    read, copied = _fastest(partial(torch.sum, x)), _fastest(partial(torch.add, x, 1, out=y))
+    return float(max(size / read, 2 * size / copied))
+
+
+def _fastest(call: Callable[[], Any]) -> float:
+    """Seconds of the fastest of some runs."""
+    return min(events_us(call) for _ in range(_RATE_RUNS)) / 1e6
+
+
+def _rate(dtype: DType, n: int) -> float:
+    import torch
+
+    kind = getattr(torch, dtype.value)
+    a, b = (torch.randn((n, n), device="cuda").to(kind) for _ in range(2))
+    one = torch.ones((), device="cuda")
+    call: Callable[[], Any] = partial(torch.mm, a, b)
+    if dtype is DType.FLOAT8_E4M3FN:
+        call = partial(torch._scaled_mm, a, b.T, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+    return float(2 * n**3) / _fastest(call)
+
+
+class CudaShape:
+    """A shape's input sets, calls and graphs; nothing is made before it is asked for."""
+
+    def __init__(self, shape: SpeedShape, *, compiled: bool, seed: int) -> None:
+        self._shape, self._compiled, self._seed = shape, compiled, seed
+        self._sets: list[Tensors] = []
+        self._calls: dict[str, Call] = {}
+        self._graphs: dict[str, tuple[torch.cuda.CUDAGraph, int]] = {}
+
+    @cached_property
+    def sides(self) -> Sides:
+        """Makes input sets and calls, and compares bytes on a draw of wide exponents, before normal ones are drawn."""
+        import torch
+
+        try:
+            return self._open()
+        except DeclinedError as error:
+            return Sides(calls=(), declined=f"{error.declined.code}: {error.declined.reason}")
+        except (torch.OutOfMemoryError, RuntimeError, GemmdescError) as error:
+            return Sides(calls=(), failure=f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
+
+    def _open(self) -> Sides:
+        import torch
+
+        shape = self._shape
+        ours = our_call(shape)
+        if isinstance(ours, Declined):
+            return Sides(calls=(), declined=f"{ours.code}: {ours.reason}")
+        self._sets = [new_tensors(shape, "cuda") for _ in range(set_count(shape.moved_bytes))]
+        generator = torch.Generator("cuda").manual_seed(self._seed)
+        fill(shape, self._sets[0], generator, wide=True)
+        self._calls = {LIBRARY: library_call(shape), OURS: ours}
+        if shape.following:
+            self._calls[PRODUCT] = product_call(shape)
+        if self._compiled:
+            self._calls |= {name: self._compile(mode) for name, mode in _MODES.items()}
+        different = self._different()
+        for tensors in self._sets:
+            fill(shape, tensors, generator, wide=False)
+        kernel, slices = self._kernel()
+        return Sides(
+            calls=tuple(self._calls), different=different, kernel=kernel, slices=slices, sets=len(self._sets)
+        )
+
+    def _compile(self, mode: str) -> Call:
+        import torch
+
+        function = torch.compile(eager_function(self._shape), mode=mode, dynamic=False)
+        return lambda t: function(t.a, t.b, *t.beside.values())
+
+    def _different(self) -> tuple[str, ...]:
+        """Calls whose bytes are not the library's on the first set; ours twice, the second time by its short way."""
+        import torch
+
+        first = self._sets[0]
+        want = signed_bits(self._calls[LIBRARY](first)).clone()
+        found = []
+        for name, call in self._calls.items():
+            if name in (LIBRARY, PRODUCT):
+                continue
+            for _ in range(2):
+                first.out.fill_(float("nan"))
+                got = call(first)
+                if got.shape != first.out.shape or not torch.equal(signed_bits(got), want):
+                    found.append(name)
+                    break
+        return tuple(found)
+
+    def _kernel(self) -> tuple[str, int]:
+        """Ours in a word, and how many slices; of calls that are no plain 16-bit product the word alone."""
+        from gemmdesc.kernels.choose import KernelChoice
+        from gemmdesc.ops import plan as plan_call
+
+        first = self._sets[0]
+        if self._shape.following or self._shape.product.dtype not in (DType.FLOAT16, DType.BFLOAT16):
+            return self._shape.following or self._shape.product.dtype.value, 1
+        plan = plan_call(first.a, first.b, out=first.out)
+        if isinstance(plan, Declined):
+            return "declined", 1
+        kernel = plan.kernel
+        if isinstance(kernel, KernelChoice):
+            c = kernel.config
+            tile = f"{c.block_m}x{c.block_n}x{c.block_k}, {c.num_warps} warps, {c.num_stages} stages"
+            packed = " packed" if kernel.packing else ""
+            return f"{kernel.structure.value}{packed} {tile}", kernel.slices.count
+        return kernel.structure.value, 1 if not plan.descriptor.cuts else 2
+
+    def device_us(self, call: str) -> float:
+        """See :class:`~gemmdesc.speed.measuring.Opened`.
+
+        Raises:
+            TimingError: the call cannot be captured.
+        """
+        if call not in self._graphs:
+            try:
+                self._graphs[call] = captured(self._calls[call], self._sets)
+            except (RuntimeError, GemmdescError) as error:
+                raise TimingError(f"{call} must be captured ({str(error).splitlines()[0][:200]})") from error
+        graph, count = self._graphs[call]
+        return events_us(graph.replay) / count
+
+    def host_us(self, call: str) -> float:
+        """See :class:`~gemmdesc.speed.measuring.Opened`."""
+        import torch
+
+        run, sets = self._calls[call], self._sets
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for i in range(_IN_A_ROW):
+            run(sets[i % len(sets)])
+        taken = time.perf_counter() - began
+        torch.cuda.synchronize()
+        return 1e6 * taken / _IN_A_ROW
+
+    def close(self) -> None:
+        """Give up graphs and tensors."""
+        self._graphs.clear()
+        self._calls.clear()
+        self._sets.clear()
+
+
+def require_gpu() -> None:
+    """Raise InvalidInputError where torch has no GPU to time on."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InvalidInputError("device must be a CUDA GPU; --rehearse goes without one (got none)")

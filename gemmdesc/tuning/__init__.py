@@ -1,0 +1,1 @@
+"""Choosing among the configs of one descriptor by measurement, and the tables that hold what was found."""

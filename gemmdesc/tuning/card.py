@@ -1,0 +1,175 @@
+"""Tuning on a CUDA card: which descriptors the library's answers lead to, and a product's trials on its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from random import Random
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from gemmdesc.books import Shape
+from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import Declined
+from gemmdesc.kernels.competing import TunableChoice
+from gemmdesc.kernels.kmajor import KMajorChoice
+from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.tuning.graphs import captured, events_us, set_count
+from gemmdesc.tuning.search import Measured, measure
+
+if TYPE_CHECKING:
+    import torch
+
+    from gemmdesc.plan import Plan, Planner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """Products in order, each timed or declined; ``left``: how many there was no time for."""
+
+    outcomes: tuple[tuple[Shape, Measured | Declined], ...]
+    left: int
+
+    @property
+    def measured(self) -> tuple[Measured, ...]:
+        return tuple(m for _, m in self.outcomes if isinstance(m, Measured))
+
+
+def tune_shapes(
+    planner: Planner,
+    shapes: Iterable[Shape],
+    *,
+    rounds: int,
+    seconds: float,
+    seed: int = 0,
+    report: Callable[[str, int, int | None], None] = lambda phase, done, total: None,
+) -> Timed:
+    """Time what competes for the descriptor of each of ``shapes`` under torch's settings, until the time is over.
+
+    A product of several orders declines, as do those that :func:`gemmdesc.tuning.search.measure` declines.
+
+    Raises:
+        InvalidInputError: an ``out_dtype`` that ``torch.mm`` does not take.
+        CaptureError: a CUDA graph is being captured.
+    """
+    from gemmdesc.library.torch_settings import read_settings
+
+    listed, began, settings = tuple(dict.fromkeys(shapes)), monotonic(), read_settings(planner.device.sm)
+    outcomes: list[tuple[Shape, Measured | Declined]] = []
+    for shape in listed:
+        if outcomes and monotonic() - began > seconds:
+            break
+        plan = planner.plan_mm(*shape.metas(), settings)
+        outcomes.append((shape, plan if isinstance(plan, Declined) else _tune(plan, Random(seed), rounds)))
+        report("tuning", len(outcomes), len(listed))
+    return Timed(outcomes=tuple(outcomes), left=len(listed) - len(outcomes))
+
+
+def _tune(plan: Plan, random: Random, rounds: int) -> Measured | Declined:
+    from gemmdesc.plan.cards import card_arithmetic
+
+    wanted = kernel_descriptor(plan)
+    if isinstance(wanted, Declined):
+        return wanted
+    trial = CardTrial(plan.meta, seed=random.randrange(1 << 30))
+    try:
+        return measure(wanted, plan.meta, card_arithmetic(plan.device.sm), trial, random, rounds=rounds)
+    finally:
+        trial.close()
+
+
+def kernel_descriptor(plan: Plan) -> GEMMDesc | Declined:
+    """What the plan's kernel computes, in the kernels' terms; declines where the product has several orders."""
+    from gemmdesc.plan.cards import card_arithmetic
+    from gemmdesc.plan.decide import kernel_region
+
+    if len(plan.regions) != 1:
+        reason = f"products of one order are tuned (got {len(plan.regions)} regions)"
+        return Declined(code="out_of_scope", reason=reason)
+    return kernel_region(plan.regions[0], card_arithmetic(plan.device.sm), transposed=plan.transposed).descriptor
+
+
+class CardTrial:
+    """Input sets of one product on the current CUDA device; what competes runs on them.  See ``Trial``."""
+
+    def __init__(self, meta: KernelMeta, *, seed: int, place: str = "cuda") -> None:
+        import torch
+
+        moved = meta.m * meta.k * meta.a.dtype.itemsize + meta.k * meta.n * meta.b.dtype.itemsize
+        generator = torch.Generator(place).manual_seed(seed)
+        count = set_count(moved) if place == "cuda" else 1
+        self._sets = [_operands(meta, place, generator) for _ in range(count)]
+        self._graphs: dict[TunableChoice, tuple[torch.cuda.CUDAGraph, int]] = {}
+
+    def output(self, choice: TunableChoice) -> Any:
+        """The result's bytes on the first set, of operands whose exponents show the order; None if it cannot run."""
+        import torch
+
+        a, b, out = self._sets[0]
+        kind = {1: torch.int8, 2: torch.int16, 4: torch.int32}[out.element_size()]
+        out.view(kind).fill_(-1)
+        try:
+            _launch(choice, a, b, out)
+            return _Bytes(out.view(kind).clone())
+        except (RuntimeError, torch.OutOfMemoryError):
+            return None
+
+    def microseconds(self, choice: TunableChoice) -> float:
+        """One call's share of one replay."""
+        if choice not in self._graphs:
+            self._graphs[choice] = captured(lambda tensors: _launch(choice, *tensors), self._sets)
+        graph, count = self._graphs[choice]
+        return events_us(graph.replay) / count
+
+    def close(self) -> None:
+        """Give up graphs and tensors."""
+        self._graphs.clear()
+        self._sets.clear()
+
+
+@dataclass(frozen=True, eq=False)
+class _Bytes:
+    """Equal where every byte is."""
+
+    bits: torch.Tensor
+
+    def __eq__(self, other: object) -> bool:
+        import torch
+
+        return isinstance(other, _Bytes) and torch.equal(self.bits, other.bits)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _operands(meta: KernelMeta, place: str, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    import torch
+
+    def side(rows: int, columns: int, row_stride: int, column_stride: int, dtype: DType, spread: int) -> torch.Tensor:
+        size = (rows - 1) * row_stride + (columns - 1) * column_stride + 1
+        values = torch.randn(size, device=place, generator=generator)
+        exponents = torch.randint(-spread, spread + 1, (size,), device=place, generator=generator)
+        kind = getattr(torch, dtype.value)
+        memory = torch.ldexp(values, exponents).to(kind)
+        return memory.as_strided((rows, columns), (row_stride, column_stride))
+
+    a, b, out = meta.a, meta.b, meta.out
+    return (
+        side(meta.m, meta.k, a.row_stride, a.column_stride, a.dtype, 3),
+        side(meta.k, meta.n, b.row_stride, b.column_stride, b.dtype, 3),
+        side(meta.m, meta.n, out.row_stride, out.column_stride, out.dtype, 0),
+    )
+
+
+def _launch(choice: TunableChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    from gemmdesc.kernels.beside import NOTHING
+    from gemmdesc.kernels.launch_kmajor import Scales
+    from gemmdesc.kernels.launch_tiled import launch_choice
+
+    if isinstance(choice, KMajorChoice) and choice.scales:
+        import torch
+
+        one = torch.ones((), device=out.device)
+        launch_choice(choice, a, b, out, NOTHING, scales=Scales(scale=one, output=one if choice.scales > 1 else None))
+        return
+    launch_choice(choice, a, b, out)

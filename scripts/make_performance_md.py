@@ -1,0 +1,104 @@
+"""Write the tables of docs/performance.md from docs/results/speed.json.
+
+What stands between the two marks is a function of that file alone: the same file gives the same bytes.  ``--check``
+writes nothing and exits 1 if the page is out of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+BEGIN, END = "<!-- tables: scripts/make_performance_md.py -->", "<!-- end of tables -->"
+NOTHING = "No session on a card has been recorded yet."
+_COLUMNS = ("group", "shapes", "timed", "geometric mean", "worst", "bar", "met", "limit: bytes, operations",
+            "ours of limit", "cuBLAS of limit")  # fmt: skip
+
+
+class PageError(Exception):
+    """The page or the file cannot be used."""
+
+
+def tables(claims: list[dict[str, Any]]) -> str:
+    """The bars by group with what limits each, then the sessions.
+
+    Raises:
+        PageError: the claims are not those of scripts/bench_gemm.py.
+    """
+    try:
+        speed, least = claims[0], claims[1]["by_group"]
+        lines = [f"{speed['card']}; {_words(speed['versions'])}; {speed['date']}.", ""]
+        lines += [f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
+        lines += [_row(name, group, least.get(name)) for name, group in speed["by_group"].items()]
+        counts = speed["counts"]
+        lines += ["", f"Of {counts['shapes']} shapes {counts['equal']} had equal bytes, {counts['different']} others; "
+                  f"{counts['declined']} declined, {counts['failed']} failed, {counts['not_measured']} are not "
+                  f"measured. {counts['sessions']} sessions, {counts['sessions_dropped']} dropped."]  # fmt: skip
+        for mode, found in (claims[2]["by_mode"] if len(claims) > 2 else {}).items():
+            lines.append(f"{mode}: cuBLAS's bytes on {found['equal']} of {found['compared']} shapes.")
+    except (KeyError, IndexError, TypeError) as error:
+        raise PageError(f"speed.json must hold the claims of scripts/bench_gemm.py (got {error!r})") from None
+    return "\n".join(lines)
+
+
+def _row(name: str, group: dict[str, Any], least: dict[str, Any] | None) -> str:
+    worst = f"{group['worst']:.3f} ({group['worst_shape']})"
+    cells = [name, str(group["shapes"]), str(group["timed"]), f"{group['geomean']:.3f}", worst, f"{group['bar']:.3f}",
+             "yes" if group["met"] else "no"]  # fmt: skip
+    if least is None:
+        return f"| {' | '.join([*cells, '', '', ''])} |"
+    shares = [f"{least[key]:.2f}" for key in ("ours_of_limit", "library_of_limit")]
+    by = f"{least['by_bytes']}, {least['by_operations']}"
+    return f"| {' | '.join([*cells, by, *shares])} |"
+
+
+def _words(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def render(page: str, results: Path) -> str:
+    """``page`` with the tables of ``results``, or with a line that says that there are none.
+
+    Raises:
+        PageError: the marks are not there once each in order, or the file is no such file.
+    """
+    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
+        raise PageError(f"page must have the marks {BEGIN} and {END} once each")
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2]
+    body = NOTHING
+    if results.is_file():
+        try:
+            body = tables(json.loads(results.read_text())["claims"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise PageError(f"{results.name} must be an object with claims (got {error!r})") from None
+    return f"{before}{BEGIN}\n{body}\n{END}{after}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page is out of date")
+    options = parser.parse_args(arguments)
+    path = DOCS / "performance.md"
+    try:
+        old = path.read_text()
+        text = render(old, DOCS / "results" / "speed.json")
+    except (OSError, PageError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.check:
+        if old != text:
+            print(f"{path.name} is out of date; run scripts/make_performance_md.py", file=sys.stderr)
+        return int(old != text)
+    aside = path.with_suffix(".md.tmp")
+    aside.write_text(text)
+    aside.replace(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""Does every schedule that tuning may pick give the replay's bytes?  On a GPU, for as long as it is told.
+
+    PYTHONPATH=. python scripts/sweep_configs.py OUT.json --seconds 420 [--draws 10] [--seed 0] [--start 0]
+                                                 [--families 16-bit,8-bit,float32] [--rehearse]
+
+Descriptors are points of a grid (cuts, spans, partials, merges, starts, k per step, turns of the main loop, lost tails,
+types, layouts, odd sizes), in an order that the seed shuffles; at each, every structure and every config that may be
+chosen runs on every draw, narrow and wide exponents in turn, and all bytes are compared with the CPU's replay.  Kernels
+are compiled ahead by all cores.  OUT.json has a claim with counts, and of each kind of mutant on how many points the
+same draws would have shown it; it is rewritten after every batch, and says at which point of the grid to ``--start``
+next.  Exits 1 where bytes differ.
+
+``--rehearse`` needs no GPU: Triton's interpreter (TRITON_INTERPRET=1) with the tests' exact matrix steps, 16-bit only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from datetime import date
+from itertools import islice
+from multiprocessing import cpu_count, get_context
+from pathlib import Path
+from typing import Any
+
+from gemmdesc.errors import Declined
+from gemmdesc.kernels.competing import competing
+from gemmdesc.kernels.variant import Variant
+from gemmdesc.plan import needed_variants
+from gemmdesc.plan.cards import card_arithmetic
+from gemmdesc.verification.combinations import FAMILIES, Combination, Swept, combinations, sweep_point
+
+#: Points of one family that are compiled and compared together.
+BATCH = 24
+CARD = card_arithmetic("sm_90")
+
+
+@dataclass
+class Place:
+    """Where kernels run: the card's numbers, and a pool that compiles, None in the interpreter."""
+
+    device: str
+    sm_count: int
+    shared_bytes: int
+    capability: int
+    name: str
+    pool: Any = None
+    compiled: set[Variant] = field(default_factory=set)
+    failures: list[str] = field(default_factory=list)
+
+    def compile(self, points: list[Combination]) -> None:
+        """Compile what ``points`` need into Triton's disk cache."""
+        if self.pool is None:
+            return
+        wanted: dict[Variant, None] = {}
+        for point in points:
+            meta = point.meta(self.sm_count, self.shared_bytes)
+            choices = competing(point.desc, meta, CARD)
+            if not isinstance(choices, Declined):
+                wanted |= dict.fromkeys(v for c in choices for v in needed_variants(c, meta))
+        new = [v for v in wanted if v not in self.compiled]
+        for variant, error in zip(new, self.pool.map(quietly, new, [self.capability] * len(new)), strict=True):
+            self.compiled.add(variant)
+            if error:
+                self.failures.append(f"{variant}: {error}")
+
+
+def quietly(variant: Variant, capability: int) -> str:
+    from gemmdesc.kernels.compiling import compile_variant
+
+    try:
+        compile_variant(variant, capability=capability)
+    except Exception as error:  # noqa: BLE001  the launch reports it in full
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return ""
+
+
+def here(rehearse: bool) -> Place:
+    if rehearse:
+        from tests.interpreted_kernels import patch_interpreter
+
+        patch_interpreter()
+        return Place(device="cpu", sm_count=3, shared_bytes=232448, capability=90, name="none (interpreter)")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SystemExit("device must be a CUDA GPU; --rehearse goes without one (got none)")
+    card = torch.cuda.get_device_properties(0)
+    pool = ProcessPoolExecutor(min(16, cpu_count()), mp_context=get_context("spawn"))
+    return Place(
+        device="cuda", sm_count=card.multi_processor_count, shared_bytes=card.shared_memory_per_block_optin,
+        capability=10 * card.major + card.minor, name=f"{card.name} (sm_{card.major}{card.minor})", pool=pool,
+    )  # fmt: skip
+
+
+def claim(place: Place, families: dict[str, Swept], reached: int, options: argparse.Namespace) -> dict[str, Any]:
+    import torch
+    import triton
+
+    counts = {
+        family: {
+            "points": s.points, "declined": s.declined, "schedules": s.configs, "draws": s.compared,
+            "equal": s.compared - len(s.wrong), "different": len(s.wrong),
+        }
+        for family, s in families.items()
+    }  # fmt: skip
+    return {
+        "claim": "Every schedule that tuning may pick gives the replay's bytes, all elements compared, over a grid of "
+        "descriptors",
+        "command": f"PYTHONPATH=. python scripts/sweep_configs.py {' '.join(sys.argv[1:])}",
+        "card": place.name, "date": date.today().isoformat(),
+        "versions": {"torch": str(torch.__version__), "triton": str(triton.__version__)},
+        "counts": counts,
+        "by_structure": {
+            f"{family} {structure}": {"schedules": count}
+            for family, s in families.items() for structure, count in s.by_structure.items()
+        },
+        "power": {
+            f"{family} {kind}": {"points": tried, "shown": shown}
+            for family, s in families.items() for kind, (shown, tried) in s.power.items()
+        },
+        "draws_of_each_schedule": options.draws, "seed": options.seed, "next_start": reached,
+        "compiled": len(place.compiled), "not_compiled": place.failures[:20],
+        "differences": [wrong for s in families.values() for wrong in s.wrong][:50],
+    }  # fmt: skip
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    aside = path.with_suffix(".part")
+    aside.write_text(json.dumps({"claims": [found]}, indent=1) + "\n")
+    aside.replace(path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--seconds", type=float, default=420.0)
+    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", type=int, default=0, help="points of each family's grid that are skipped")
+    parser.add_argument("--families", default=",".join(FAMILIES))
+    parser.add_argument("--rehearse", action="store_true")
+    options = parser.parse_args()
+    began, place = time.monotonic(), here(options.rehearse)
+    names = ["16-bit"] if options.rehearse else options.families.split(",")
+    streams = {name: islice(combinations(name, CARD, options.seed), options.start, None) for name in names}
+    families, reached = {name: Swept() for name in names}, options.start
+    batch = 2 if options.rehearse else BATCH
+    while time.monotonic() - began < options.seconds and streams:
+        for name in list(streams):
+            points = list(islice(streams[name], batch))
+            if not points:
+                del streams[name]
+                continue
+            place.compile(points)
+            for i, point in enumerate(points):
+                if time.monotonic() - began > options.seconds:
+                    break
+                meta = point.meta(place.sm_count, place.shared_bytes)
+                sweep_point(
+                    point, CARD, families[name], meta=meta, place=place.device, draws=options.draws,
+                    seed=options.seed + reached + i,
+                )  # fmt: skip
+        if time.monotonic() - began <= options.seconds:
+            reached += batch
+        write(options.path, claim(place, families, reached, options))
+        done = ", ".join(f"{n}: {s.points} points, {s.configs} schedules" for n, s in families.items())
+        print(f"{time.monotonic() - began:.0f} s  {done}", flush=True)
+    wrong = [w for s in families.values() for w in s.wrong]
+    for line in wrong[:20]:
+        print(f"differs: {line}")
+    if place.pool is not None:
+        place.pool.shutdown()
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
