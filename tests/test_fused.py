@@ -251,7 +251,8 @@ def meta(m: int, n: int, k: int, out: DType, dtype: DType = FP16, **changes: Any
     ("sizes", "structure", "in_chain"),
     [
         ((4096, 4096, 4096), Structure.CHAIN_TMA, True),
-        ((333, 257, 100), Structure.CHAIN_TMA, True),
+        ((333, 257, 1000), Structure.CHAIN_TMA, True),
+        ((333, 257, 100), Structure.CHAIN_POINTER, True),
         ((16, 4096, 512), Structure.CHAIN_TMA, True),
         ((33, 7, 9), Structure.CHAIN_POINTER, True),
     ],
