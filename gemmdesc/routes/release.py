@@ -29,7 +29,10 @@ class Release:
 
     @property
     def fuses_matrices_only(self) -> bool:
-        """Whether a bias is fused only where ``a``, too, has more than one row and column."""
+        """Whether a bias is fused only where ``a``, too, has more than one row and column.
+
+        2.11's machine code looks at ``b``'s sizes alone, and a card's bytes agree; sources before it say otherwise.
+        """
         return self < READ_FOR
 
     @property
