@@ -1,7 +1,7 @@
 """How fast are our kernels beside cuBLAS, with its bytes?  On a GPU, or with --rehearse without one.
 
     PYTHONPATH=. python scripts/bench_gemm.py measure OUT [--earlier DIR ...] [--seconds 420] [--shard 0/1] [--runs 1]
-                 [--parts model,decode,...] [--compiled 8] [--rounds 7] [--seed 0] [--rehearse]
+                 [--parts model,decode,...] [--compiled 8] [--only-compiled] [--rounds 7] [--seed 0] [--rehearse]
     PYTHONPATH=. python scripts/bench_gemm.py summary OUT [--earlier DIR ...] [--parts ...]
     PYTHONPATH=. python scripts/bench_gemm.py list
 
@@ -52,7 +52,7 @@ def measure(options: argparse.Namespace) -> int:
     index, _, count = options.shard.partition("/")
     plan = Plan(
         shapes=wanted(options), seconds=options.seconds, shard=(int(index), int(count or 1)), runs=options.runs,
-        rounds=options.rounds, compiled=options.compiled, seed=options.seed,
+        rounds=options.rounds, compiled=options.compiled, seed=options.seed, only_compiled=options.only_compiled,
     )  # fmt: skip
     now = datetime.now(UTC)
     name = f"{options.shard.replace('/', 'of')}-{now:%Y%m%dT%H%M%S%f}"
@@ -94,7 +94,8 @@ def summary(options: argparse.Namespace) -> int:
     for name, group in found[0]["by_group"].items():
         words = "met" if group["met"] else "not met"
         over = f"over {group['timed']} of {group['shapes']}"
-        print(f"{name}: {group['geomean']:.3f} {over}, bar {group['bar']:.3f} {words}")
+        mean = "nothing timed" if group["geomean"] is None else f"{group['geomean']:.3f}"
+        print(f"{name}: {mean} {over}, bar {group['bar']:.3f} {words}")
     print(found[0]["counts"])
     return 1 if found[0]["counts"]["different"] else 0
 
@@ -126,6 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument("--runs", type=int, default=1, help="sessions that each shape is to be timed in")
         command.add_argument("--rounds", type=int, default=7)
         command.add_argument("--compiled", type=int, default=COMPILED_SHAPES, help="shapes a group, torch.compile too")
+        command.add_argument("--only-compiled", action="store_true", help="those shapes alone")
         command.add_argument("--seed", type=int, default=0)
         command.add_argument("--rehearse", action="store_true")
     options = parser.parse_args(arguments)

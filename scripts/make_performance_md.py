@@ -46,10 +46,11 @@ def tables(claims: list[dict[str, Any]]) -> str:
 
 
 def _row(name: str, group: dict[str, Any], least: dict[str, Any] | None) -> str:
-    worst = f"{group['worst']:.3f} ({group['worst_shape']})"
-    cells = [name, str(group["shapes"]), str(group["timed"]), f"{group['geomean']:.3f}", worst, f"{group['bar']:.3f}",
-             "yes" if group["met"] else "no"]  # fmt: skip
-    if least is None:
+    timed = group["geomean"] is not None
+    worst = f"{group['worst']:.3f} ({group['worst_shape']})" if timed else ""
+    cells = [name, str(group["shapes"]), str(group["timed"]), f"{group['geomean']:.3f}" if timed else "", worst,
+             f"{group['bar']:.3f}", "yes" if group["met"] else "no"]  # fmt: skip
+    if least is None or not timed:
         return f"| {' | '.join([*cells, '', '', ''])} |"
     shares = [f"{least[key]:.2f}" for key in ("ours_of_limit", "library_of_limit")]
     by = f"{least['by_bytes']}, {least['by_operations']}"

@@ -35,8 +35,13 @@ def test_every_schedule_of_a_point_gives_the_replays_bytes(schedules: int) -> No
 
 @needs_triton
 def test_a_merge_that_folds_backwards_is_caught() -> None:
-    swept = told("interpreted_configs.py", "0", "25", "backwards")
+    swept = told("interpreted_configs.py", "0", "10", "backwards")
     assert swept["wrong"]
+
+
+@needs_triton
+def test_a_tuners_trial_sees_equal_bytes_and_others() -> None:
+    assert told("interpreted_configs.py", "0", "3", "trials")["equal"] >= 9
 
 
 def test_the_grid_meets_every_value_of_every_axis_early() -> None:

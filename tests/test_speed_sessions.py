@@ -110,6 +110,30 @@ def test_shapes_of_other_bytes_are_never_timed(tmp_path: Path) -> None:
     assert (found["equal"], found["different"], found["declined"], found["failed"]) == (25, 1, 1, 1)
 
 
+def test_a_group_that_declines_is_shown_as_not_met(tmp_path: Path) -> None:
+    shapes = speed_shapes(["fused"])
+    gates = frozenset(s.name for s in shapes if s.following == "sigmoid_gate")
+    done = session(tmp_path, "one", RehearsalDevice(declined=gates), shapes=shapes, compiled=8)
+    by_group = claims(Collected(shapes, (done,)), "x")[0]["by_group"]
+    gate = by_group["fused, sigmoid_gate, beside max-autotune"]
+    assert (gate["timed"], gate["geomean"], gate["met"]) == (0, None, False)
+    assert not by_group["fused, device"]["met"]
+    assert by_group["fused, silu, beside max-autotune"]["met"]
+    # Sets that no session came to are no groups.
+    assert not any(name.startswith("decode") for name in by_group)
+
+
+def test_what_torch_compile_makes_may_be_timed_by_itself(tmp_path: Path) -> None:
+    plain = session(tmp_path, "one", compiled=0)
+    plan = Plan(shapes=DECODE, seconds=5000.0, compiled=3, only_compiled=True)
+    todo = remaining(plan, (plain,))
+    assert {s.name for s in todo} == with_compiled(DECODE, 3)
+    assert len(todo) == 12
+    compiled = session(tmp_path, "two", compiled=3, only_compiled=True)
+    assert all(INDUCTOR_MAX in r.sides.calls for r in compiled.measured)
+    assert remaining(plan, (plain, compiled)) == ()
+
+
 class Uncaptured(RehearsedShape):
     def device_us(self, call: str) -> float:
         raise TimingError("no graph")

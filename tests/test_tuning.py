@@ -373,6 +373,51 @@ def test_tune_says_that_there_is_no_gpu(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*/tuned.parquet"))
 
 
+def test_the_command_writes_joins_and_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    from gemmdesc import ops
+    from gemmdesc.books import Shape
+    from gemmdesc.cli.app import app
+    from gemmdesc.tuning import card
+
+    desc, at, picks = aligned()
+    fast, none = Clock({picks[1]: 5.0}), Clock({})
+    wrong = Clock({picks[1]: 5.0}, wrong=(picks[1],))
+    asked: list[tuple[Shape, ...]] = []
+    trials = [fast, wrong, none]
+
+    def tune_shapes(planner: Any, shapes: Any, **named: Any) -> card.Timed:
+        asked.append(tuple(shapes))
+        one = measure(desc, at, CARD, trials[len(asked) - 1], Random(0), rounds=4)
+        refused = Declined(code="kernel", reason="none")
+        return card.Timed(outcomes=((shapes[0], one), (shapes[1], refused)), left=len(shapes) - 2)
+
+    class Card:
+        device = H200
+
+    monkeypatch.setattr(card, "tune_shapes", tune_shapes)
+    monkeypatch.setattr(ops, "default_planner", lambda **named: Card())
+    listed = tmp_path / "x.csv"
+    listed.write_text("m,n,k\n" + "".join(f"{m},64,64\n" for m in (1, 2, 3, 4)))
+    command = ["tune", str(listed), "--out", str(tmp_path)]
+    first = CliRunner().invoke(app, [*command, "--json"])
+    assert first.exit_code == 0, first.output
+    told = json.loads(first.stdout)
+    assert (told["timed"], told["left"], told["next_start"]) == (1, 2, 2)
+    assert [row["gain"] for row in told["classes"]] == [2.0]
+    assert [d["code"] for d in told["declined"]] == ["kernel"]
+    assert read_tuned(Path(told["path"])).rows[0].pick == picks[1]
+    # Other bytes: exit code 1, and the pick is gone from the table.
+    second = CliRunner().invoke(app, [*command, "--start", "1"])
+    assert second.exit_code == 1
+    assert "BYTES DIFFER" in second.stdout
+    assert "go on with --start 3" in second.stdout
+    assert [shape.m for shape in asked[1]] == [2, 3, 4]
+    assert read_tuned(Path(told["path"])).rows == ()
+    assert read_tuned(Path(told["path"])).provenance.different == 1
+    assert CliRunner().invoke(app, command).exit_code == 0
+
+
 @pytest.mark.gpu
 def test_tuning_on_a_card(tmp_path: Path) -> None:
     from gemmdesc.cli.app import app

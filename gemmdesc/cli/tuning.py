@@ -54,6 +54,7 @@ def tune(
     profile: ProfileOption = None,
     rounds: Annotated[int, typer.Option(min=2, help="Turns that are counted, of each config.")] = 8,
     seconds: Annotated[float, typer.Option(min=1, help="No product is begun after so long.")] = 600.0,
+    start: Annotated[int, typer.Option(min=0, help="Products of the list that are skipped, as timed before.")] = 0,
     json: JsonOption = False,
 ) -> int:
     """Time the configs of these products' kernels on this card; the fastest are used from then on, with the same bytes.
@@ -69,7 +70,7 @@ def tune(
     asked = Asked(source=shapes, tokens=tokens, grid=grid, dtype=dtype, out_dtype=out_dtype, layout=layout).shapes()
     planner = default_planner(profiles=profile)
     with Progress() as progress:
-        timed = tune_shapes(planner, asked, rounds=rounds, seconds=seconds, report=progress.report)
+        timed = tune_shapes(planner, asked[start:], rounds=rounds, seconds=seconds, report=progress.report)
     path = tuned_path(out or user_folder(), planner.device)
     tuned = made(planner, timed, path)
     try:
@@ -78,7 +79,7 @@ def tune(
         from gemmdesc.errors import InvalidInputError
 
         raise InvalidInputError(f"out must be a folder that can be written ({error}) (got {path})") from error
-    _print(timed, tuned, path, wants_json(context, json))
+    _print(timed, tuned, path, start + len(timed.outcomes), wants_json(context, json))
     return DIFFERENT if any(m.different for m in timed.measured) else EQUAL
 
 
@@ -104,7 +105,7 @@ def made(planner: Planner, timed: Timed, path: Path) -> Tuned:
     return joined(read_tuned(path), new, [m.key for m in timed.measured]) if path.is_file() else new
 
 
-def _print(timed: Timed, tuned: Tuned, path: Path, json: bool) -> None:
+def _print(timed: Timed, tuned: Tuned, path: Path, reached: int, json: bool) -> None:
     from gemmdesc.errors import Declined
 
     declined = [(str(shape), d) for shape, d in timed.outcomes if isinstance(d, Declined)]
@@ -121,7 +122,8 @@ def _print(timed: Timed, tuned: Tuned, path: Path, json: bool) -> None:
     if json:
         print_json(
             {
-                "path": str(path), "timed": len(timed.measured), "left": timed.left, "classes": rows,
+                "path": str(path), "timed": len(timed.measured), "left": timed.left, "next_start": reached,
+                "classes": rows,
                 "declined": [{"shape": s, "code": d.code, "reason": d.reason} for s, d in declined],
                 "different": [{"sizes": list(sizes), "pick": pick} for sizes, pick in different],
             }
@@ -130,7 +132,7 @@ def _print(timed: Timed, tuned: Tuned, path: Path, json: bool) -> None:
     notes = [f"declined: {s}: {d.code}: {d.reason}" for s, d in declined[:_LISTED]]
     notes += [f"and {len(declined) - _LISTED} more that declined"] if len(declined) > _LISTED else []
     notes += [f"BYTES DIFFER: {sizes} {pick}" for sizes, pick in different]
-    notes += [f"left, for want of time: {timed.left}"] if timed.left else []
+    notes += [f"left, for want of time: {timed.left}; go on with --start {reached}"] if timed.left else []
     title = f"{path}: {len(timed.measured)} products timed, {len(rows)} classes with a pick of their own"
     columns = ("example", "steps", "products", "structure", "config", "gain")
     print_table(title, columns, [[row[c] for c in columns] for row in rows], "\n".join(notes))

@@ -11,7 +11,7 @@ from typing import Any
 
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.speed.journal import SUFFIX, Journal, Session
-from gemmdesc.speed.measuring import Device, Limits, Row, State, measure
+from gemmdesc.speed.measuring import INDUCTOR, Device, Limits, Row, State, measure
 from gemmdesc.speed.sets import control_shapes
 from gemmdesc.speed.shapes import SpeedShape
 
@@ -26,7 +26,8 @@ class Plan:
     """What a session is to do.
 
     ``shard``: (i, n): every n-th shape from the i-th on.  ``runs``: how often each shape is to be timed, in sessions
-    that are not dropped.  ``compiled``: of how many shapes a group torch.compile's code is timed, too.
+    that are not dropped.  ``compiled``: of how many shapes a group torch.compile's code is timed, too;
+    ``only_compiled``: those alone, as often as ``runs`` with that code, for it takes long to make.
 
     Raises:
         InvalidInputError: a number out of its range.
@@ -39,6 +40,7 @@ class Plan:
     rounds: int = 7
     compiled: int = COMPILED_SHAPES
     seed: int = 0
+    only_compiled: bool = False
 
     def __post_init__(self) -> None:
         index, count = self.shard
@@ -54,8 +56,13 @@ def remaining(plan: Plan, earlier: Iterable[Session]) -> tuple[SpeedShape, ...]:
 
     The order does not depend on the session, so that one that has little time still meets every group.
     """
-    done = Counter(r.shape.name for s in earlier if not s.dropped for r in s.measured if r.state is not State.FAILED)
+    rows = [r for s in earlier if not s.dropped for r in s.measured if r.state is not State.FAILED]
     shuffled = list(plan.shapes)
+    if plan.only_compiled:
+        rows = [r for r in rows if r.state is not State.EQUAL or INDUCTOR in r.sides.calls]
+        chosen = with_compiled(plan.shapes, plan.compiled)
+        shuffled = [s for s in shuffled if s.name in chosen]
+    done = Counter(r.shape.name for r in rows)
     Random(plan.seed).shuffle(shuffled)
     index, count = plan.shard
     lacking = [s for s in shuffled[index::count] if done[s.name] < plan.runs]

@@ -59,7 +59,7 @@ def group_result(collected: Collected, bar: Bar) -> dict[str, Any]:
     mean = geometric_mean(means.values())
     result: dict[str, Any] = {"shapes": len(names), "timed": len(means), "geomean": mean}
     worst = min(means, key=lambda name: means[name], default=None)
-    result |= {"worst": means.get(worst or ""), "worst_shape": worst, "bar": bar.least}
+    result |= {"worst": means.get(worst or ""), "worst_shape": worst or "", "bar": bar.least}
     result["met"] = mean is not None and bar.met(mean) and (bar.sampled or len(means) == len(names))
     twice = [values for values in ratios.values() if len(values) > 1]
     runs = [geometric_mean(values[i] for values in twice) for i in (0, 1)] if twice else []
@@ -89,7 +89,7 @@ def inductor_bytes(collected: Collected) -> dict[str, dict[str, int]]:
 
 
 def claims(collected: Collected, command: str) -> list[dict[str, Any]]:
-    """Claims in the form of ``docs/results``; groups of which nothing was timed are left out.
+    """Claims in the form of ``docs/results``; groups that no session came to are left out, those that decline are not.
 
     Raises:
         InvalidInputError: no session can be used, or sessions are of several cards or versions.
@@ -102,7 +102,9 @@ def claims(collected: Collected, command: str) -> list[dict[str, Any]]:
         raise InvalidInputError(f"sessions must be of one card and its versions (got {sorted(kinds)})")
     about = collected.used[-1].about
     results = {bar.name: group_result(collected, bar) for bar in bars()}
-    by_group = {name: result for name, result in results.items() if result["timed"]}
+    met = set(collected.rows)
+    looked_at = {bar.name for bar in bars() if met & set(asked(bar, collected.shapes))}
+    by_group = {name: result for name, result in results.items() if name in looked_at}
     common = {"command": command, "card": about["card"], "versions": about["versions"], "date": about["date"]}
     speed = {
         "claim": "Speed beside cuBLAS with its bytes (cuBLAS time / ours; above 1 is faster): geometric means over "
