@@ -107,7 +107,10 @@ def test_what_runs_after_a_product_contracts_nothing_and_moves_whole_lines(store
     assert re.search(r"st\.global[a-z0-9_.:]*\.v[24]\.b32", ptx)
 
 
-@pytest.mark.parametrize("stored", [DType.FLOAT16, DType.FLOAT32, DType.FLOAT8_E4M3FN])
+@pytest.mark.parametrize(
+    "stored",
+    [DType.FLOAT16, *(pytest.param(d, marks=pytest.mark.slow) for d in (DType.FLOAT32, DType.FLOAT8_E4M3FN))],
+)
 def test_every_layout_compiles(stored: DType) -> None:
     """Of the smallest tiles, as what differs is how they are stored."""
     after = [v for v in variants("fused_after") if v.stored is stored]

@@ -91,8 +91,13 @@ def prepared(descriptor: GEMMDesc, at: KernelMeta, device: FakeDevice) -> Prepar
             {"chain_tma packed", "chain_pointer", "grouped_chain", "scalar_nest", "balanced_chains", "regions"},
         ),
         (("interpreted_finish", "5", "24"), {"finished chain_tma", "finished scalar_nest", "regions"}),
-        (("interpreted_kmajor", "0"), {"kmajor_chain 1 slices", "kmajor_chain 2 packed", "fma_chain"}),
-        (("interpreted_kinds", "4"), {"bias finished", "add_beta_c finished"}),
+        pytest.param(
+            ("interpreted_kmajor", "0"), {"kmajor_chain 1 slices", "kmajor_chain 2 packed", "fma_chain"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("interpreted_kinds", "4"), {"bias finished", "add_beta_c finished"}, marks=pytest.mark.slow
+        ),
     ],
     ids=("chains", "epilogues", "k-major", "kinds"),
 )
