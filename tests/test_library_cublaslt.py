@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gemmdesc.descriptor import Accumulator, GEMMDesc, ResidueLast, ScalarStep
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError, LibraryError
 from gemmdesc.library import cublaslt, products
@@ -23,6 +24,7 @@ from gemmdesc.library.cublaslt import CublasLt
 from gemmdesc.library.device import device_id
 from gemmdesc.library.identity import library_id, with_digest
 from gemmdesc.library.interface import Inputs, Library, Window
+from gemmdesc.library.replayed import replay_problem
 from gemmdesc.operands import DenseOperand
 from gemmdesc.problem import (
     BIASED,
@@ -38,6 +40,7 @@ from gemmdesc.problem import (
     Transpose,
     dense_problem,
 )
+from gemmdesc.regions import Region
 
 torch = pytest.importorskip("torch")
 SOURCE = Path(__file__).parent / "fake_cublaslt" / "fake_cublaslt.c"
@@ -184,6 +187,32 @@ def test_a_product_waits_for_memory(library: CublasLt, monkeypatch: pytest.Monke
     got = library.run(PROBLEM, answered(library, PROBLEM), *operands)
     assert isinstance(got, Failed) == (lacking == 5)
     assert waits == [0.5 * i for i in range(min(lacking, 4) + 1)]
+
+
+def test_a_card_without_nvrtc_has_the_cpu_replay_beside_its_products(
+    library: CublasLt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products.nvrtc, "available", lambda: False)
+    p, answer = PROBLEM, answered(library, PROBLEM)
+    a, b = (DenseOperand(dtype=DType.FLOAT32, array=np.full(s, 0x3F800001, np.uint32)) for s in ((5, 3), (7, 3)))
+    step = Accumulator(instruction_k=1, residue=ResidueLast(), step=ScalarStep(fused=True))
+    orders = [
+        GEMMDesc(
+            a_dtype=DType.FLOAT32, b_dtype=DType.FLOAT32, output_dtype=DType.FLOAT32, summed_k=k, cuts=(),
+            accumulator=step,
+        )
+        for k in (3, 2)
+    ]  # fmt: skip
+    window = Window(rows=np.array([0, 4]), columns=np.array([1, 6]))
+    regions = [
+        (Region(row_begin=0, row_end=p.m, column_begin=0, column_end=p.n, descriptor=order),) for order in orders
+    ]
+    found = library.run_and_replay(p, answer, a, b, window, regions)
+    assert not isinstance(found, Failed)
+    np.testing.assert_array_equal(found[0], library.run(p, answer, a, b, window))
+    for mine, order in zip(found[1], orders, strict=True):
+        np.testing.assert_array_equal(mine, replay_problem(order, p, a, b, window))
+    assert (found[1][0] != found[1][1]).all()
 
 
 def test_launch_is_unknown_without_cuda_bindings(library: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ KERNEL_NAMES = ("gather", "leaves")
 OPTIONS = ("--fmad=false",)
 #: Threads of a block.
 THREADS = 128
-#: How float32 patterns are rounded before they are used: not, or to ``kept`` bits as ``casts`` says.
+#: How float32 patterns are rounded before they are used: not, or as an operand's cast says.
 CAST_NONE, CAST_TOWARD_ZERO, CAST_NEAREST_AWAY, CAST_NEAREST_EVEN = range(4)
 
 SOURCE = """\

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
+from gemmdesc import nvrtc
 from gemmdesc.bits import Bits, bits_dtype
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.library.interface import NO_INPUTS, Inputs, Window, require_inputs
-from gemmdesc.library.replayed import replay_problem_on_device
+from gemmdesc.library.replayed import replay_problem, replay_problem_on_device
 from gemmdesc.library.side import SideBuffers
 from gemmdesc.library.storage import Stored, empty_d, result_of, store_a, store_b, store_c
 from gemmdesc.operands import Operand
@@ -69,8 +70,12 @@ class Products:
             found = self._multiplied(problem, answer, made, inputs)
             if isinstance(found, Failed):
                 return found
-            replayed = tuple(replay_problem_on_device(x, problem, *made, window, inputs=inputs) for x in orders)
-            return self._fetched(problem, found, window), replayed
+            if nvrtc.available():
+                replayed = [replay_problem_on_device(x, problem, *made, window, inputs=inputs) for x in orders]
+            else:
+                # Without a compiler for its kernels the device replays nothing; the CPU gives the same bytes.
+                replayed = [replay_problem(x, problem, *operands, window, inputs=inputs) for x in orders]
+            return self._fetched(problem, found, window), tuple(replayed)
 
         return self._tried(attempt)
 
