@@ -43,17 +43,13 @@ def chain_tma_kernel(
             )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=RUN_TIME)
-def chain_pointer_kernel(
-    a_ptr, b_ptr, out_ptr,
-    M: tl.int32, N: tl.int32, summed_k: tl.int32, span: tl.int32,
-    stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
-    stride_os: tl.int64, stride_om: tl.int64, stride_on: tl.int64,
-    A_LAYOUT: tl.constexpr, B_LAYOUT: tl.constexpr, OUT_LAYOUT: tl.constexpr, WIDE_OFFSETS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+@triton.jit
+def pointer_sums(
+    a_ptr, b_ptr, part, tile_m, tile_n, M, N, summed_k, span, stride_am, stride_ak, stride_bk, stride_bn,
+    A_LAYOUT: tl.constexpr, B_LAYOUT: tl.constexpr, WIDE_OFFSETS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One program per tile and slice, any strides and any alignment."""
-    part, tile_m, tile_n = locate(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    """The float32 sums of slice ``part`` of a tile, by masked pointers."""
     begin = part.to(tl.int64) * span
     length = min(span, summed_k - part * span)
     a_ptr += begin * stride_ak
@@ -71,6 +67,24 @@ def chain_pointer_kernel(
         a = tl.load(a_ptrs, mask=m_inside[:, None] & k_inside[None, :], other=0.0)
         b = tl.load(b_ptrs, mask=k_inside[:, None] & n_inside[None, :], other=0.0)
         accumulator = tl.dot(a, b, accumulator)
+    return accumulator
+
+
+@triton.jit(do_not_specialize=RUN_TIME)
+def chain_pointer_kernel(
+    a_ptr, b_ptr, out_ptr,
+    M: tl.int32, N: tl.int32, summed_k: tl.int32, span: tl.int32,
+    stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
+    stride_os: tl.int64, stride_om: tl.int64, stride_on: tl.int64,
+    A_LAYOUT: tl.constexpr, B_LAYOUT: tl.constexpr, OUT_LAYOUT: tl.constexpr, WIDE_OFFSETS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+):  # fmt: skip
+    """One program per tile and slice, any strides and any alignment."""
+    part, tile_m, tile_n = locate(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    accumulator = pointer_sums(
+        a_ptr, b_ptr, part, tile_m, tile_n, M, N, summed_k, span, stride_am, stride_ak, stride_bk, stride_bn,
+        A_LAYOUT, B_LAYOUT, WIDE_OFFSETS, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
     store_tile(
         accumulator, out_ptr + part.to(tl.int64) * stride_os, tile_m, tile_n, M, N, stride_om, stride_on,
         OUT_LAYOUT, WIDE_OFFSETS, BLOCK_M, BLOCK_N,

@@ -8,7 +8,14 @@ from gemmdesc.descriptor import GEMMDesc, ScalarStep
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.config import FOLDED_CONFIGS, GROUPED_CONFIGS, POINTER_CONFIGS, TMA_CONFIGS, KernelConfig
+from gemmdesc.kernels.config import (
+    FOLDED_CONFIGS,
+    GROUPED_CONFIGS,
+    MERGED_CONFIGS,
+    POINTER_CONFIGS,
+    TMA_CONFIGS,
+    KernelConfig,
+)
 from gemmdesc.kernels.meta import KernelMeta, Layout
 from gemmdesc.kernels.nest import NestChoice, choose_nest
 from gemmdesc.kernels.slices import Merge, Slices, declined, slice_up
@@ -22,6 +29,13 @@ THIN_SIDE = 64
 PACKED_SIDE = 128
 #: A packed slice is a multiple of this many lanes, and so is every span that a tensor-descriptor kernel takes directly.
 SPAN_UNIT = 64
+#: The most tiles whose finished slices a kernel counts, each in a word of its own.
+MOST_COUNTED = 1024
+#: By whether slices are plain: chains alone, and chains whose last program folds.
+_POINTER_STRUCTURES = {
+    True: (Structure.CHAIN_POINTER, Structure.MERGED_POINTER),
+    False: (Structure.GROUPED_CHAIN, Structure.MERGED_GROUPED),
+}
 _NEST_ONLY = "chains of scalar steps have the structure scalar_nest only, and configs of its own"
 #: Cost of loading one row or column of a tile, in elements multiplied.
 _LOAD_COST = 16
@@ -63,7 +77,7 @@ class KernelChoice:
     @property
     def merges(self) -> bool:
         """Whether the slices go through scratch and a merge kernel."""
-        return self.slices.merge is not None and self.structure is not Structure.FOLDED_CHAIN
+        return self.slices.merge is not None and not self.structure.folds
 
     @property
     def stored_dtype(self) -> DType:
@@ -117,9 +131,11 @@ def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:
             return TMA_CONFIGS
         case Structure.FOLDED_CHAIN:
             return FOLDED_CONFIGS
-        case Structure.CHAIN_POINTER:
+        case Structure.MERGED_TMA:
+            return MERGED_CONFIGS
+        case Structure.CHAIN_POINTER | Structure.MERGED_POINTER:
             return POINTER_CONFIGS
-        case Structure.GROUPED_CHAIN:
+        case Structure.GROUPED_CHAIN | Structure.MERGED_GROUPED:
             return GROUPED_CONFIGS
         case _:
             return ()
@@ -127,14 +143,19 @@ def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:
 
 def structures_for(slices: Slices, meta: KernelMeta) -> tuple[Structure, ...]:
     """Every structure that can compute ``slices`` there, the one expected to be fastest first."""
-    pointers = (Structure.CHAIN_POINTER,) if slices.plain else (Structure.GROUPED_CHAIN,)
+    chained, merged = _POINTER_STRUCTURES[slices.plain]
+    pointers = (chained,) if slices.merge is None else (merged, chained)
     if not _direct(slices, meta) and min(meta.m, meta.n) < PACKED_SIDE:
         return pointers
-    if slices.merge is None or not foldable(slices.merge, meta.out.dtype):
+    if slices.merge is None:
         return (Structure.CHAIN_TMA, *pointers)
+    # One launch before two.
+    scratch = (Structure.MERGED_TMA, Structure.CHAIN_TMA)
+    if not foldable(slices.merge, meta.out.dtype):
+        return (*scratch, *pointers)
     filled = any(4 * c.tiles(meta.m, meta.n) >= 3 * meta.sm_count for c in FOLDED_CONFIGS)
-    both = (Structure.FOLDED_CHAIN, Structure.CHAIN_TMA)
-    return (*(both if filled else both[::-1]), *pointers)
+    registers = (Structure.FOLDED_CHAIN,)
+    return (*(registers + scratch if filled else scratch + registers), *pointers)
 
 
 def foldable(merge: Merge, output_dtype: DType) -> bool:
@@ -158,11 +179,30 @@ def _fits(config: KernelConfig, structure: Structure, meta: KernelMeta, slices: 
         span = slices.span if _direct(slices, meta) else _packed_span(slices)
         if slices.count > 1 and span % config.block_k:
             return False
+    if structure.merged and not _counts(config, structure, meta, slices):
+        return False
     stored = DType.FLOAT32 if slices.merge and structure is not Structure.FOLDED_CHAIN else meta.out.dtype
     return (
         config.shared_bytes(meta.a.dtype.itemsize, stored.itemsize) <= meta.shared_bytes
         and config.tiles(meta.m, meta.n) * slices.count <= MAX_NARROW_OFFSET
     )
+
+
+def _counts(config: KernelConfig, structure: Structure, meta: KernelMeta, slices: Slices) -> bool:
+    """Whether a merged kernel folds ``slices``: there is a fold, and its words and its 32-bit offsets reach."""
+    return (
+        slices.merge is not None
+        and config.tiles(meta.m, meta.n) <= MOST_COUNTED
+        and max(_reaches(structure, meta)) <= MAX_NARROW_OFFSET
+    )
+
+
+def _reaches(structure: Structure, meta: KernelMeta) -> tuple[int, ...]:
+    """The largest offsets that a kernel works out itself, but for an output that is scratch or has a descriptor."""
+    out = meta.out.last_offset(meta.m, meta.n)
+    if structure.by_descriptor:
+        return (out,)
+    return (meta.a.last_offset(meta.m, meta.k), meta.b.last_offset(meta.k, meta.n), out)
 
 
 def _packed_span(slices: Slices) -> int:
@@ -188,7 +228,7 @@ def _assemble(
     structure: Structure, slices: Slices, config: KernelConfig, meta: KernelMeta, swapped: bool
 ) -> KernelChoice:
     m, n = meta.m, meta.n
-    merges = slices.merge is not None and structure is not Structure.FOLDED_CHAIN
+    merges = slices.merge is not None and not structure.folds
     packing = None if not structure.by_descriptor or _direct(slices, meta) else _packing(slices, meta)
     layouts = meta.a.layout(m, meta.k), meta.b.layout(meta.k, n)
     if packing is not None:
@@ -197,13 +237,13 @@ def _assemble(
         layouts = Layout.ANY, Layout.ANY
     out_layout = Layout.ROWS if merges else meta.out.layout(m, n)
     by_descriptor = (
-        structure.by_descriptor and not merges and out_layout is Layout.ROWS and meta.out.by_descriptor(m, n)
+        structure.by_descriptor and not (merges or structure.merged) and out_layout is Layout.ROWS and meta.out.by_descriptor(m, n)
     )
     offsets = [0] if structure.by_descriptor else [meta.a.last_offset(m, meta.k), meta.b.last_offset(meta.k, n)]
     if not by_descriptor:
         offsets.append(m * n if merges else meta.out.last_offset(m, n))
     programs = config.tiles(m, n) * (1 if structure is Structure.FOLDED_CHAIN else slices.count)
-    if structure.by_descriptor:
+    if structure.by_descriptor and not structure.merged:
         programs = min(programs, meta.sm_count * config.programs_per_sm)
     return KernelChoice(
         structure=structure,

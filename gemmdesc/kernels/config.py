@@ -44,6 +44,10 @@ class KernelConfig:
         """How many output tiles cover an m x n product."""
         return -(-m // self.block_m) * -(-n // self.block_n)
 
+    @property
+    def outputs_per_thread(self) -> int:
+        return self.block_m * self.block_n // (32 * self.num_warps)
+
     def shared_bytes(self, operand_size: int, stored_size: int) -> int:
         """Shared memory of a pipeline and of one whole tile staged for its store, ``stored_size`` bytes an element."""
         stage = (self.block_m + self.block_n) * self.block_k * operand_size
@@ -68,6 +72,11 @@ TMA_CONFIGS = (
     _config(64, 32, 64, 4, 6, per_sm=2),
     _config(64, 16, 64, 4, 6, per_sm=2),
 )
+
+#: Outputs of a thread beyond which it has no registers left for more values of each beside its sums.
+MOST_OUTPUTS = 64
+#: Tensor-descriptor kernels whose last program of a tile folds its slices.
+MERGED_CONFIGS = tuple(c for c in TMA_CONFIGS if c.outputs_per_thread <= MOST_OUTPUTS)
 
 #: Tensor-descriptor kernels that hold a running sum beside the accumulator, largest tile first.
 FOLDED_CONFIGS = (
