@@ -37,6 +37,9 @@ _POINTER_STRUCTURES = {
     False: (Structure.GROUPED_CHAIN, Structure.MERGED_GROUPED),
 }
 _NEST_ONLY = "chains of scalar steps have the structure scalar_nest only, and configs of its own"
+#: Bytes that each multiprocessor should have asked for so that device memory is busy all the time: its rate times the
+#: time that one load takes.  A size at which the estimate ranks configs as an H200 does.
+_WANTED_IN_FLIGHT = 48 * 1024
 #: Cost of loading one row or column of a tile, in elements multiplied.
 _LOAD_COST = 16
 
@@ -210,18 +213,40 @@ def _packed_span(slices: Slices) -> int:
 
 
 def _pick(usable: list[KernelConfig], structure: Structure, meta: KernelMeta, slices: Slices) -> KernelConfig:
-    """The config of least estimated time: rounds of tiles, each its products and the loads that feed them.
-
-    A thin side gets one tile, so that the long operand is read once.
-    """
-    covering = [c for c in usable if meta.n > THIN_SIDE or c.block_n >= meta.n] or usable
+    """The config of least estimated time: rounds of tiles, each its products and the loads that feed them."""
+    if meta.n <= THIN_SIDE:
+        return _pick_thin(usable, structure, meta, slices)
     parts = 1 if structure is Structure.FOLDED_CHAIN else slices.count
 
     def cost(config: KernelConfig) -> int:
         rounds = -(-config.tiles(meta.m, meta.n) * parts // meta.sm_count)
         return rounds * (config.block_m * config.block_n + _LOAD_COST * (config.block_m + config.block_n))
 
-    return min(covering, key=cost)
+    return min(usable, key=cost)
+
+
+def _pick_thin(
+    usable: list[KernelConfig], structure: Structure, meta: KernelMeta, slices: Slices
+) -> KernelConfig:
+    """The config that reads a long A soonest; the thin side gets one tile, so that A is read once.
+
+    Memory gives its full rate only while enough bytes are under way (Little's law), so a config takes longer by as much
+    as it asks for too few, and by what it reads of B for each row of A.
+    """
+    covering = [c for c in usable if c.block_n >= meta.n] or usable
+    narrow = min(c.block_n for c in covering)
+    parts = 1 if structure is Structure.FOLDED_CHAIN else slices.count
+    wanted = meta.sm_count * _WANTED_IN_FLIGHT
+
+    def cost(config: KernelConfig) -> float:
+        most = max(1, meta.shared_bytes // config.shared_bytes(meta.a.dtype.itemsize, DType.FLOAT32.itemsize))
+        if structure.by_descriptor and not structure.merged:
+            most = min(most, config.programs_per_sm)
+        programs = min(config.tiles(meta.m, meta.n) * parts, meta.sm_count * most)
+        late = max(1.0, wanted / (programs * config.bytes_in_flight(meta.a.dtype.itemsize)))
+        return late * (config.block_m + config.block_n) / config.block_m
+
+    return min((c for c in covering if c.block_n == narrow), key=cost)
 
 
 def _assemble(

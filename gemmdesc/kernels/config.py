@@ -30,10 +30,10 @@ class KernelConfig:
     programs_per_sm: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("block_m", "block_n", "block_k"):
+        for name, least in (("block_m", 16), ("block_n", 8), ("block_k", 16)):
             size = getattr(self, name)
-            if size < 16 or size & (size - 1):
-                raise InvalidInputError(f"{name} must be a power of two of at least 16 (got {size})")
+            if size < least or size & (size - 1):
+                raise InvalidInputError(f"{name} must be a power of two of at least {least} (got {size})")
         if self.num_warps not in (1, 2, 4, 8):
             raise InvalidInputError(f"num_warps must be 1, 2, 4 or 8 (got {self.num_warps})")
         for name in ("num_stages", "group_m", "programs_per_sm"):
@@ -43,6 +43,10 @@ class KernelConfig:
     def tiles(self, m: int, n: int) -> int:
         """How many output tiles cover an m x n product."""
         return -(-m // self.block_m) * -(-n // self.block_n)
+
+    def bytes_in_flight(self, operand_size: int) -> int:
+        """Bytes of A that one program has asked for while it works on a step."""
+        return (self.num_stages - 1) * self.block_m * self.block_k * operand_size
 
     @property
     def outputs_per_thread(self) -> int:
@@ -58,6 +62,16 @@ def _config(m: int, n: int, k: int, warps: int, stages: int, *, per_sm: int = 1)
     return KernelConfig(block_m=m, block_n=n, block_k=k, num_warps=warps, num_stages=stages, programs_per_sm=per_sm)
 
 
+#: Tensor-descriptor kernels for a few rows against a large weight: a batch of up to 8 in one instruction's columns,
+#: tiles of 32 rows where those of 64 are too few for the card, and deep pipelines for where even so there are few.
+THIN_CONFIGS = (
+    _config(64, 32, 128, 4, 6),
+    _config(64, 16, 128, 4, 6),
+    _config(64, 8, 128, 4, 4, per_sm=3),
+    _config(64, 8, 64, 4, 6, per_sm=3),
+    _config(32, 8, 128, 2, 6, per_sm=3),
+)
+
 #: Tensor-descriptor kernels, largest tile first.
 TMA_CONFIGS = (
     _config(128, 256, 64, 8, 3),
@@ -71,6 +85,7 @@ TMA_CONFIGS = (
     _config(64, 16, 128, 4, 4, per_sm=2),
     _config(64, 32, 64, 4, 6, per_sm=2),
     _config(64, 16, 64, 4, 6, per_sm=2),
+    *THIN_CONFIGS,
 )
 
 #: Outputs of a thread beyond which it has no registers left for more values of each beside its sums.
