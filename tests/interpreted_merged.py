@@ -53,16 +53,16 @@ class Shuffled:
 def drawn(rng: np.random.Generator, number: int) -> tuple[GEMMDesc, int, int, int]:
     dtype = (DType.FLOAT16, DType.BFLOAT16)[number % 2]
     m, n, k = [(72, 8, 200), (8, 40, 336), (33, 65, 257), (136, 144, 160), (24, 96, 512)][number % 5]
+    plain = number % 10 < 4
     kinds = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+    span = 64 if plain else int(rng.choice([64, 48, 37, 400]))
     cut = Cut(
-        layout=Contiguous(span=int(rng.choice([64, 64, 48, 37, 400]))), partial_dtype=kinds[int(rng.integers(3))],
+        layout=Contiguous(span=span), partial_dtype=kinds[int(rng.integers(3))],
         merge_dtype=kinds[int(rng.integers(3))], start=(Start.FIRST, Start.ZERO)[int(rng.integers(2))],
     )  # fmt: skip
-    turn = (None, None, 32)[int(rng.integers(3))]
-    leaf = Accumulator(
-        instruction_k=(16, 16, 8)[int(rng.integers(3))], residue=ResidueFirst(k_loop_step=turn) if turn else ResidueLast(),
-        step=STEP,
-    )  # fmt: skip
+    turn = None if plain else (None, 32)[int(rng.integers(2))]
+    residue = ResidueFirst(k_loop_step=turn) if turn else ResidueLast()
+    leaf = Accumulator(instruction_k=16 if plain else (16, 8)[int(rng.integers(2))], residue=residue, step=STEP)
     desc = GEMMDesc(
         a_dtype=dtype, b_dtype=dtype, output_dtype=(dtype, DType.FLOAT32)[int(rng.integers(2))],
         summed_k=k - int(rng.integers(3)), cuts=(cut,), accumulator=leaf,

@@ -147,7 +147,7 @@ def test_slices_of_few_tiles_take_one_launch_and_of_many_two() -> None:
 
 
 def test_a_few_rows_get_narrow_tiles_and_enough_bytes_under_way() -> None:
-    """Where the two weights of an H200 table stand: tiles of 64 rows, of 32 where those are too few, deeper pipelines."""
+    """Tiles of 64 rows, of 32 where those are too few and a batch has 8 columns, and else deeper pipelines."""
 
     def tile(m: int, n: int, k: int, span: int | None = None) -> tuple[int, ...]:
         choice = chosen(desc(k, span=span), meta(m, n, k, "rcr"))

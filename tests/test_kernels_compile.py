@@ -98,7 +98,7 @@ MERGED = [s for s in Structure if s.merged]
 @pytest.mark.parametrize("structure", MERGED)
 @pytest.mark.parametrize("stored", [DType.FLOAT16, DType.FLOAT32])
 def test_a_merged_kernel_publishes_its_slice_before_it_counts(structure: Structure, stored: DType) -> None:
-    """Stores, a barrier, one atomic that releases and acquires, a barrier, loads past the first-level cache; adds only."""
+    """Stores, a barrier, one atomic that releases and acquires, a barrier, loads past the first-level cache."""
     variant = replace(first(structure, configs_of(structure)[-1]), stored=stored)
     ptx = compile_variant(variant, capability=90).asm["ptx"]
     (count,) = re.finditer(r"atom\.\S*", ptx)

@@ -122,11 +122,11 @@ def test_large_clusters_are_allowed_by_function(fake: Fake) -> None:
 
 
 def test_streams_are_asked_and_words_cleared(fake: Fake) -> None:
-    assert [fake.captures(stream) for stream in (4, 5, 6)] == [False, True, False]
-    assert fake.stream_id(6) == (1 << 40) + 6
-    fake.clear(1 << 33, 96, 4)
+    assert [fake.driver.captures(stream) for stream in (4, 5, 6)] == [False, True, False]
+    assert fake.driver.stream_id(6) == (1 << 40) + 6
+    fake.driver.clear(1 << 33, 96, 4)
     assert fake.numbers(0, 1, 2, 3) == [1 << 33, 0, 96, 4]
-    for call in (fake.captures, fake.stream_id, lambda stream: fake.clear(0, 1, stream)):
+    for call in (fake.driver.captures, fake.driver.stream_id, lambda stream: fake.driver.clear(0, 1, stream)):
         with pytest.raises(LaunchError, match=r"must succeed \(got CUDA_ERROR_INVALID_VALUE\)$"):
             call(13)
 

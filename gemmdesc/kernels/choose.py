@@ -261,9 +261,8 @@ def _assemble(
     elif Layout.ANY in layouts:
         layouts = Layout.ANY, Layout.ANY
     out_layout = Layout.ROWS if merges else meta.out.layout(m, n)
-    by_descriptor = (
-        structure.by_descriptor and not (merges or structure.merged) and out_layout is Layout.ROWS and meta.out.by_descriptor(m, n)
-    )
+    stores = structure.by_descriptor and not (merges or structure.merged)
+    by_descriptor = stores and out_layout is Layout.ROWS and meta.out.by_descriptor(m, n)
     offsets = [0] if structure.by_descriptor else [meta.a.last_offset(m, meta.k), meta.b.last_offset(meta.k, n)]
     if not by_descriptor:
         offsets.append(m * n if merges else meta.out.last_offset(m, n))

@@ -30,7 +30,8 @@ class Counters:
     """The words of one device; ``memory`` is int32, zero, and seen as zero from every stream."""
 
     def __init__(self, memory: torch.Tensor) -> None:
-        self._memory, self._taken = memory, 0
+        #: Holding the tensor keeps the words.
+        self._memory, self._begin, self._taken = memory, int(memory.data_ptr()), 0
         self._streams: dict[int, int] = {}
         self._lock = Lock()
 
@@ -59,7 +60,7 @@ class Counters:
         if self._taken + count > self._memory.numel():
             return None
         self._taken += count
-        return self._memory.data_ptr() + _WORD_BYTES * (self._taken - count)
+        return self._begin + _WORD_BYTES * (self._taken - count)
 
 
 @cache
