@@ -95,9 +95,11 @@ def choose_kernel(
     *,
     config: KernelConfig | None = None,
     structure: Structure | None = None,
+    configs: tuple[KernelConfig, ...] | None = None,
 ) -> KernelChoice | NestChoice | Declined:
     """The kernel that computes ``desc`` bit for bit; ``config`` and ``structure`` override choices of speed.
 
+    ``configs``: those to choose among, instead of all of the structure's.
     A nest of CUDA-core chains has one structure, and configs of its own (:func:`gemmdesc.kernels.nest.choose_nest`).
     """
     if isinstance(desc.accumulator.step, ScalarStep):
@@ -117,7 +119,8 @@ def choose_kernel(
     if structure is not None:
         candidates = tuple(c for c in candidates if c is structure)
     for candidate in candidates:
-        usable = [c for c in ((config,) if config else configs_of(candidate)) if _fits(c, candidate, turned, slices)]
+        known = (config,) if config else configs or configs_of(candidate)
+        usable = [c for c in known if _fits(c, candidate, turned, slices)]
         if usable:
             chosen = _pick(usable, candidate, turned, slices)
             return _assemble(candidate, slices, chosen, turned, swapped)

@@ -18,8 +18,8 @@ from gemmdesc.kernels.slices import OPERAND_DTYPES, declined
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.pointwise import PointwiseStep
 
-#: Those that have registers left for an operand beside their sums.
-FUSED_CONFIGS = tuple(c for c in TMA_CONFIGS if c.outputs_per_thread <= MOST_OUTPUTS)
+#: Those that have registers left for an operand beside their sums; Triton has no code for storing rows of 8 so.
+FUSED_CONFIGS = tuple(c for c in TMA_CONFIGS if c.outputs_per_thread <= MOST_OUTPUTS and c.block_n >= 16)
 #: The largest stride of an operand or an output, so that offsets inside a tile have 32 bits.
 MOST_STRIDE = MAX_NARROW_OFFSET // 256
 FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
@@ -158,7 +158,7 @@ def _chain(desc: GEMMDesc, parts: _Parts, meta: KernelMeta, card: CardArithmetic
     if chain.structure is Structure.CHAIN_TMA:
         if chain.config in FUSED_CONFIGS:
             return chain
-        smaller = choose_kernel(alone, stored, card, config=FUSED_CONFIGS[0], structure=Structure.CHAIN_TMA)
+        smaller = choose_kernel(alone, stored, card, configs=FUSED_CONFIGS, structure=Structure.CHAIN_TMA)
         return smaller if isinstance(smaller, KernelChoice) else None
     narrow = meta.a.last_offset(meta.m, meta.k), meta.b.last_offset(meta.k, meta.n)
     fits = chain.structure is Structure.CHAIN_POINTER and max(narrow) <= MAX_NARROW_OFFSET
