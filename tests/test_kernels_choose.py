@@ -140,6 +140,8 @@ def test_slices_of_few_tiles_take_one_launch_and_of_many_two() -> None:
         assert choice.programs >= choice.slices.count
     grouped = chosen(desc(4095, span=1000, step=8, turn=32), meta(50, 70, 4095))
     assert (grouped.structure, grouped.programs % grouped.slices.count) == (Structure.MERGED_GROUPED, 0)
+    # A thin product has narrow tiles only there.
+    assert chosen(desc(8192, span=512), meta(8, 65536, 8192, "rcr")).structure is Structure.MERGED_TMA
     # 64-bit offsets are left to the two kernels that have them, and a chain of one slice has nothing to fold.
     assert chosen(desc(300007, span=30000), meta(8192, 40, 300007, alignment=2)).structure is Structure.CHAIN_POINTER
     one = choose_kernel(desc(4096), meta(64, 64, 4096), CARD, structure=Structure.MERGED_TMA)

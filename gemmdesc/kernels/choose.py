@@ -159,7 +159,9 @@ def structures_for(slices: Slices, meta: KernelMeta) -> tuple[Structure, ...]:
     scratch = (Structure.MERGED_TMA, Structure.CHAIN_TMA)
     if not foldable(slices.merge, meta.out.dtype):
         return (*scratch, *pointers)
-    filled = any(4 * c.tiles(meta.m, meta.n) >= 3 * meta.sm_count for c in FOLDED_CONFIGS)
+    # A thin side leaves most of a folded tile empty.
+    tiled = any(4 * c.tiles(meta.m, meta.n) >= 3 * meta.sm_count for c in FOLDED_CONFIGS)
+    filled = tiled and meta.n > THIN_SIDE
     registers = (Structure.FOLDED_CHAIN,)
     return (*(registers + scratch if filled else scratch + registers), *pointers)
 
