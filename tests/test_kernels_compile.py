@@ -16,6 +16,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.kernels.choose import configs_of
 from gemmdesc.kernels.compiling import ALIGNED, KERNELS, compile_variant
 from gemmdesc.kernels.config import THIN_CONFIGS, KernelConfig
+from gemmdesc.kernels.loaded import loaded_kernel
 from gemmdesc.kernels.slices import Merge
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variants import Variant, enumerate_variants, fold_variant, merge_variant
@@ -117,6 +118,24 @@ def test_a_merged_kernel_publishes_its_slice_before_it_counts(structure: Structu
     assert "ftz" not in after
     assert "cvt.rn.f16" in after
     assert "cvt.rn.bf16" in after
+
+
+@pytest.mark.parametrize("structure", [Structure.CHAIN_TMA, Structure.MERGED_TMA])
+def test_a_dependent_kernel_waits_before_it_touches_memory(structure: Structure) -> None:
+    config = next(c for c in configs_of(structure) if c.block_n == 16)
+    plain = first(structure, config, WIDE_OFFSETS=False)
+    constants = tuple((dict(plain.constants) | {"DEPENDENT": True}).items())
+    compiled = compile_variant(replace(plain, constants=constants, dependent=True), capability=90)
+    ptx = compiled.asm["ptx"]
+    assert ptx.count("griddepcontrol.wait") == 1
+    wait, start = ptx.index("griddepcontrol.wait"), ptx.index("griddepcontrol.launch_dependents")
+    touched = [m.start() for m in re.finditer(r"cp\.async\.bulk|(ld|st|atom)\.global", ptx)]
+    assert wait < min(touched)
+    assert max(m.start() for m in re.finditer(r"wgmma\.mma_async", ptx)) < start < max(touched)
+    assert loaded_kernel(compiled, 5).dependent
+    without = compile_variant(plain, capability=90)
+    assert "griddepcontrol" not in without.asm["ptx"]
+    assert not loaded_kernel(without, 5).dependent
 
 
 def test_wide_offsets_compile() -> None:

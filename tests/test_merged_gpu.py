@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
-from itertools import product
+from dataclasses import replace
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +222,52 @@ def test_launches_that_wait_for_room_beside_other_work() -> None:
             split.run(out)
     assert split.same(outs)
     assert split.clean()
+
+
+@pytest.mark.parametrize("span", [512, None])
+def test_dependent_launches_that_feed_one_another_have_the_same_bytes(span: int | None) -> None:
+    """Each product reads what the one before it wrote; captured and not, against kernels that wait for one another."""
+    from gemmdesc.kernels.beside import NOTHING
+    from gemmdesc.kernels.counters import device_counters
+    from gemmdesc.kernels.launch import kernel_meta
+    from gemmdesc.kernels.prepared import PreparedProgram
+    from gemmdesc.kernels.preparing import Taken, prepare, run_prepared
+
+    place, k = torch.device("cuda", torch.cuda.current_device()), 4096
+    generator = torch.Generator("cuda").manual_seed(3)
+    weights = [torch.randn(k, k, device="cuda", generator=generator).div(64).half() for _ in range(3)]
+    first = torch.randn(16, k, device="cuda", generator=generator).half()
+    desc = check_kernels.make_desc(k, span=span)
+    meta = kernel_meta(first, weights[0], torch.empty_like(first))
+    plain = choose_kernel(desc, meta, check_kernels.CARD)
+    assert isinstance(plain, KernelChoice)
+    early = choose_kernel(
+        desc, meta, check_kernels.CARD, config=replace(plain.config, dependent=True), structure=plain.structure
+    )
+    assert isinstance(early, KernelChoice)
+    results = []
+    for choice in (plain, early):
+        program = prepare(choice, meta, Taken(), place, counters=device_counters)
+        assert isinstance(program, PreparedProgram), program
+        xs = [first.clone(), *(torch.zeros_like(first) for _ in range(60))]
+
+        def work(program: PreparedProgram = program, xs: list[torch.Tensor] = xs) -> None:
+            for i, (x, y) in enumerate(pairwise(xs)):
+                run_prepared(program, x, weights[i % 3], y, NOTHING, None)
+
+        work()
+        torch.cuda.synchronize()
+        results.append([x.clone() for x in xs])
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        for x in xs[1:]:
+            x.zero_()
+        for _ in range(20):
+            graph.replay()
+        torch.cuda.synchronize()
+        results.append(xs)
+    bits = [torch.stack(xs).view(torch.int16) for xs in results]
+    assert all(bool((b == bits[0]).all()) for b in bits)
+    assert bool(torch.isfinite(results[0][-1]).all())
+    assert bool(results[0][-1].any())

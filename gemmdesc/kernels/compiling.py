@@ -70,9 +70,10 @@ def constants_of(variant: Variant) -> dict[str, Any]:
 
 def options_of(variant: Variant) -> dict[str, Any]:
     """How Triton is to compile it."""
-    return {
+    options: dict[str, Any] = {
         "num_warps": variant.num_warps, "num_stages": variant.num_stages, "enable_fp_fusion": variant.fp_fusion,
     }  # fmt: skip
+    return options | {"launch_pdl": True} if variant.dependent else options
 
 
 def compile_variant(variant: Variant, *, capability: int) -> Any:

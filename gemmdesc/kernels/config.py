@@ -18,7 +18,8 @@ class KernelConfig:
     """Tile sizes, warps and stages of one compiled kernel, in the names of the Triton tutorials.
 
     ``group_m`` rows of tiles share their columns in the order of the tiles.  ``programs_per_sm`` bounds a persistent
-    grid; a kernel that is not persistent ignores it.
+    grid; a kernel that is not persistent ignores it.  ``dependent``: start a tensor-descriptor kernel of chains while
+    the kernel before it on the stream ends (programmatic dependent launch), and let the next one start likewise.
     """
 
     block_m: int
@@ -28,6 +29,7 @@ class KernelConfig:
     num_stages: int
     group_m: int = 8
     programs_per_sm: int = 1
+    dependent: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("block_m", 16), ("block_n", 8), ("block_k", 16)):

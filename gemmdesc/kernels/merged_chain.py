@@ -14,7 +14,7 @@ from gemmdesc.kernels.chain import pointer_sums
 from gemmdesc.kernels.finish import ROUND_BFLOAT16, ROUND_FLOAT16
 from gemmdesc.kernels.grouped_chain import grouped_sums
 from gemmdesc.kernels.merge import round_to
-from gemmdesc.kernels.tile import RUN_TIME, load_a, load_b, locate, store_tile
+from gemmdesc.kernels.tile import RUN_TIME, let_next_start, load_a, load_b, locate, store_tile, wait_for_previous
 
 _RUN_TIME = (*RUN_TIME, "counters_ptr", "partial_code", "merge_code")
 
@@ -70,13 +70,15 @@ def merged_tma_kernel(
     a_desc, b_desc, out_ptr, scratch_ptr, counters_ptr,
     M: tl.int32, N: tl.int32, slices: tl.int32, start: tl.float32, partial_code: tl.int32, merge_code: tl.int32,
     span: tl.int32, k_tiles: tl.int32, stride_om: tl.int64, stride_on: tl.int64,
-    A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, OUT_LAYOUT: tl.constexpr,
+    A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, DEPENDENT: tl.constexpr, OUT_LAYOUT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
     """One program per tile and slice, operands by tensor descriptor; ``span`` is a multiple of BLOCK_K, or one slice.
 
     ``start`` is +0.0, or -0.0 where the fold starts from its first partial, which it leaves as it is.
     """
+    if DEPENDENT:
+        wait_for_previous()
     part, tile_m, tile_n = locate(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for step in range(k_tiles):
@@ -84,6 +86,8 @@ def merged_tma_kernel(
         a = load_a(a_desc, tile_m * BLOCK_M, k, A_ROWS)
         b = load_b(b_desc, k, tile_n * BLOCK_N, B_ROWS)
         accumulator = tl.dot(a, b, accumulator)
+    if DEPENDENT:
+        let_next_start()
     merge_last(
         accumulator, out_ptr, scratch_ptr, counters_ptr, part, tile_m, tile_n, M, N, slices, start, partial_code,
         merge_code, stride_om, stride_on, OUT_LAYOUT, BLOCK_M, BLOCK_N,

@@ -85,6 +85,8 @@ def _chain_variant(
     if structure is Structure.FOLDED_CHAIN and merge is not None:
         constants["PARTIAL_DTYPE"] = merge.partial_dtype.value
         constants["MERGE_DTYPE"] = merge.merge_dtype.value
+    if structure in (Structure.CHAIN_TMA, Structure.MERGED_TMA):
+        constants["DEPENDENT"] = config.dependent
     constants["OUT_LAYOUT"] = store[1].value
     if not structure.merged:
         constants["WIDE_OFFSETS"] = store[2]
@@ -101,6 +103,7 @@ def _chain_variant(
         constants=tuple(constants.items()),
         num_warps=config.num_warps,
         num_stages=config.num_stages,
+        dependent=bool(constants.get("DEPENDENT", False)),
     )
 
 
