@@ -52,6 +52,8 @@ class FakeDevice:
     steps: dict[int, tuple[Step, LoadedKernel]] = field(default_factory=dict)
     maps: dict[int, tuple[int, str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     streams: list[int] = field(default_factory=list)
+    captured: set[int] = field(default_factory=set)
+    cleared: list[tuple[int, int, int]] = field(default_factory=list)
     current: int = CONTEXT
     lock: Any = field(default_factory=Lock)
 
@@ -79,6 +81,18 @@ class FakeDevice:
 
     def make_current(self, context: int) -> None:
         self.current = context
+
+    def captures(self, stream: int) -> bool:
+        return stream in self.captured
+
+    def stream_id(self, stream: int) -> int:
+        return stream + 1000
+
+    def clear(self, address: int, words: int, stream: int) -> None:
+        """Of real memory, unless a test only notes what would be."""
+        self.cleared.append((address, words, stream))
+        if type(self) is FakeDevice:
+            ctypes.memset(address, 0, 4 * words)
 
     def status_name(self, status: int) -> str:
         return f"CUDA_ERROR_{status}"

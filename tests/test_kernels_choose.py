@@ -158,9 +158,9 @@ def test_a_residue_first_chain_is_plain_exactly_where_its_short_step_is_full_or_
 def test_a_thin_product_is_swapped_and_covers_the_thin_side_with_one_tile() -> None:
     choice = chosen(desc(4096, span=1408), meta(16, 4096, 4096, "rcr"))
     assert choice.swapped
-    assert choice.config.block_n >= 16
-    assert choice.structure is Structure.CHAIN_TMA
-    assert choice.merges
+    assert choice.config.block_n == 16
+    assert choice.structure is Structure.MERGED_TMA
+    assert not choice.merges
     assert not chosen(desc(4096), meta(4096, 16, 4096)).swapped
 
 
@@ -173,8 +173,48 @@ def test_a_single_row_is_read_by_descriptor(layouts: str) -> None:
 def test_enough_tiles_fold_in_registers_and_few_go_to_scratch() -> None:
     assert chosen(desc(4096, span=1408), meta(2048, 2048, 4096)).structure is Structure.FOLDED_CHAIN
     deep = chosen(desc(300000, span=5056), meta(16, 16, 300000))
-    assert deep.structure is Structure.CHAIN_TMA
+    assert deep.structure is Structure.MERGED_TMA
     assert deep.programs == 60
+
+
+def test_slices_of_few_tiles_take_one_launch_and_of_many_two() -> None:
+    bound = replace(meta(20000, 20000, 4096), sm_count=10**6)
+    for at, structure, kernels in (
+        (meta(512, 512, 4096), Structure.MERGED_TMA, ["merged_tma"]),
+        (bound, Structure.CHAIN_TMA, ["chain_tma", "merge"]),
+        (meta(50, 70, 4096, alignment=2), Structure.MERGED_POINTER, ["merged_pointer"]),
+        (meta(50, 200000, 4096, alignment=2), Structure.CHAIN_POINTER, ["chain_pointer", "merge"]),
+    ):
+        choice = chosen(desc(4096, span=1408), at)
+        assert (choice.structure, [v.kernel for v in variants_of(choice)]) == (structure, kernels)
+        assert choice.programs >= choice.slices.count
+    grouped = chosen(desc(4095, span=1000, step=8, turn=32), meta(50, 70, 4095))
+    assert (grouped.structure, grouped.programs % grouped.slices.count) == (Structure.MERGED_GROUPED, 0)
+    # A thin product has narrow tiles only there.
+    assert chosen(desc(8192, span=512), meta(8, 65536, 8192, "rcr")).structure is Structure.MERGED_TMA
+    # 64-bit offsets are left to the two kernels that have them, and a chain of one slice has nothing to fold.
+    assert chosen(desc(300007, span=30000), meta(8192, 40, 300007, alignment=2)).structure is Structure.CHAIN_POINTER
+    one = choose_kernel(desc(4096), meta(64, 64, 4096), CARD, structure=Structure.MERGED_TMA)
+    assert isinstance(one, Declined)
+
+
+def test_a_few_rows_get_narrow_tiles_and_enough_bytes_under_way() -> None:
+    """Tiles of 64 rows, of 32 where those are too few and a batch has 8 columns, and else deeper pipelines."""
+
+    def tile(m: int, n: int, k: int, span: int | None = None) -> tuple[int, ...]:
+        choice = chosen(desc(k, span=span), meta(m, n, k, "rcr"))
+        assert choice.swapped
+        c = choice.config
+        return c.block_m, c.block_n, c.block_k, c.num_stages
+
+    assert tile(8, 14336, 4096) == (64, 8, 128, 4)
+    assert tile(8, 6144, 2048) == (32, 8, 128, 6)
+    assert tile(32, 14336, 4096) == (64, 32, 128, 4)
+    assert tile(32, 6144, 2048) == (64, 32, 128, 6)
+    # A step must not cross from one slice into the next.
+    assert tile(64, 4096, 14336, 4800)[2] == 64
+    for m in (1, 8, 9, 16, 17, 32, 33, 64):
+        assert tile(m, 4096, 4096, 1408)[1] == max(8, 1 << (m - 1).bit_length())
 
 
 def test_slices_match_the_schedule() -> None:

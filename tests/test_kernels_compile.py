@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from gemmdesc.descriptor import Start
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.choose import configs_of
 from gemmdesc.kernels.compiling import ALIGNED, KERNELS, compile_variant
+from gemmdesc.kernels.config import THIN_CONFIGS, KernelConfig
+from gemmdesc.kernels.loaded import loaded_kernel
 from gemmdesc.kernels.slices import Merge
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variants import Variant, enumerate_variants, fold_variant, merge_variant
@@ -28,21 +31,25 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
-def first(structure: Structure, **constants: Any) -> Variant:
-    """The first enumerated fp16 variant with these constants, the largest tile before the others."""
+def first(structure: Structure, config: KernelConfig | None = None, **constants: Any) -> Variant:
+    """The first enumerated fp16 variant with these constants where it has them, the largest tile before the others."""
     configs = configs_of(structure)
-    order = {(c.block_m, c.block_n, c.block_k, c.num_warps): i for i, c in enumerate(configs)}
+    order = {(c.block_m, c.block_n, c.block_k, c.num_warps, c.num_stages): i for i, c in enumerate(configs)}
 
     def rank(variant: Variant) -> tuple[int, str]:
         c = dict(variant.constants)
-        return order[(c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"], variant.num_warps)], str(variant)  # type: ignore[index]
+        tile = c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"], variant.num_warps, variant.num_stages
+        return order[tile], str(variant)  # type: ignore[index]
 
+    if config is not None:
+        constants |= {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k}
     found = [
         v
         for v in enumerate_variants(SHARED)
         if v.kernel == structure.value
         and v.loaded is v.stored is DType.FLOAT16
-        and all(dict(v.constants)[name] == value for name, value in constants.items())
+        and (config is None or (v.num_warps, v.num_stages) == (config.num_warps, config.num_stages))
+        and all(dict(v.constants).get(name, value) == value for name, value in constants.items())
     ]
     return min(found, key=rank)
 
@@ -65,17 +72,70 @@ def test_the_large_tile_is_wgmma_k16_on_descriptors_in_every_layout(a_rows: bool
 @pytest.mark.parametrize("structure", [s for s in Structure if configs_of(s)])
 def test_every_config_compiles_within_shared_memory_to_k16_steps(structure: Structure) -> None:
     for config in configs_of(structure):
-        constants = {
-            "BLOCK_M": config.block_m,
-            "BLOCK_N": config.block_n,
-            "BLOCK_K": config.block_k,
-            "WIDE_OFFSETS": False,
-        }
-        compiled = compile_variant(first(structure, **constants), capability=90)
+        compiled = compile_variant(first(structure, config, WIDE_OFFSETS=False), capability=90)
         kinds = instructions(compiled.asm["ptx"])
         assert {k for _, k in kinds} == {16}, config
         assert len(kinds) == 1
         assert compiled.metadata.shared <= SHARED, config
+
+
+@pytest.mark.parametrize("a_rows", [True, False])
+@pytest.mark.parametrize("b_rows", [True, False])
+def test_tiles_of_eight_columns_compile_in_every_layout_and_store(a_rows: bool, b_rows: bool) -> None:
+    (config,) = (c for c in THIN_CONFIGS if (c.block_m, c.block_n) == (32, 8))
+    stores = [(Structure.CHAIN_TMA, {"STORE_BY_DESCRIPTOR": True})]
+    for structure in (Structure.CHAIN_TMA, Structure.MERGED_TMA):
+        stores += [(structure, {"STORE_BY_DESCRIPTOR": False, "OUT_LAYOUT": layout}) for layout in (1, 2)]
+    for structure, store in stores:
+        variant = first(structure, config, A_ROWS=a_rows, B_ROWS=b_rows, WIDE_OFFSETS=False, **store)
+        compiled = compile_variant(variant, capability=90)
+        assert instructions(compiled.asm["ptx"]) == {("mma", 16)}
+        assert compiled.asm["ptx"].count("cp.async.bulk.tensor.2d.shared") >= 2
+
+
+MERGED = [s for s in Structure if s.merged]
+
+
+@pytest.mark.parametrize("structure", MERGED)
+@pytest.mark.parametrize("stored", [DType.FLOAT16, DType.FLOAT32])
+def test_a_merged_kernel_publishes_its_slice_before_it_counts(structure: Structure, stored: DType) -> None:
+    """Stores, a barrier, one atomic that releases and acquires, a barrier, loads past the first-level cache."""
+    variant = replace(first(structure, configs_of(structure)[-1]), stored=stored)
+    ptx = compile_variant(variant, capability=90).asm["ptx"]
+    (count,) = re.finditer(r"atom\.\S*", ptx)
+    assert count[0] == "atom.global.gpu.acq_rel.add.u32"
+    before, after = ptx[: count.start()], ptx[count.end() :]
+    handed_in = before.rindex("st.global")
+    assert "bar.sync" in before[handed_in:]
+    assert "st.global" not in after[: after.index("bar.sync")]
+    first_read = after.index("ld.global")
+    assert "bar.sync" in after[:first_read]
+    assert re.findall(r"ld\.global\S*", after)
+    assert all(".cg." in load for load in re.findall(r"ld\.global\S*", after))
+    # Where the fold reads, whole lines: scratch is the library's own, so that its alignment is known.
+    assert re.search(r"ld\.global\.cg\.v[24]", after)
+    assert "fma" not in after
+    assert "ftz" not in after
+    assert "cvt.rn.f16" in after
+    assert "cvt.rn.bf16" in after
+
+
+@pytest.mark.parametrize("structure", [Structure.CHAIN_TMA, Structure.MERGED_TMA])
+def test_a_dependent_kernel_waits_before_it_touches_memory(structure: Structure) -> None:
+    config = next(c for c in configs_of(structure) if c.block_n == 16)
+    plain = first(structure, config, WIDE_OFFSETS=False)
+    constants = tuple((dict(plain.constants) | {"DEPENDENT": True}).items())
+    compiled = compile_variant(replace(plain, constants=constants, dependent=True), capability=90)
+    ptx = compiled.asm["ptx"]
+    assert ptx.count("griddepcontrol.wait") == 1
+    wait, start = ptx.index("griddepcontrol.wait"), ptx.index("griddepcontrol.launch_dependents")
+    touched = [m.start() for m in re.finditer(r"cp\.async\.bulk|(ld|st|atom)\.global", ptx)]
+    assert wait < min(touched)
+    assert max(m.start() for m in re.finditer(r"wgmma\.mma_async", ptx)) < start < max(touched)
+    assert loaded_kernel(compiled, 5).dependent
+    without = compile_variant(plain, capability=90)
+    assert "griddepcontrol" not in without.asm["ptx"]
+    assert not loaded_kernel(without, 5).dependent
 
 
 def test_wide_offsets_compile() -> None:

@@ -181,6 +181,16 @@ def test_large_clusters_are_allowed_by_function(fake: Fake) -> None:
     assert fake.numbers(60, 61, 62) == [4321, 1, 1]
 
 
+def test_streams_are_asked_and_words_cleared(fake: Fake) -> None:
+    assert [fake.driver.captures(stream) for stream in (4, 5, 6)] == [False, True, False]
+    assert fake.driver.stream_id(6) == (1 << 40) + 6
+    fake.driver.clear(1 << 33, 96, 4)
+    assert fake.numbers(0, 1, 2, 3) == [1 << 33, 0, 96, 4]
+    for call in (fake.driver.captures, fake.driver.stream_id, lambda stream: fake.driver.clear(0, 1, stream)):
+        with pytest.raises(LaunchError, match=r"must succeed \(got CUDA_ERROR_INVALID_VALUE\)$"):
+            call(13)
+
+
 def test_maps_have_memory_of_their_own() -> None:
     maps = [TensorMap() for _ in range(50)]
     begins = sorted(m.address for m in maps)

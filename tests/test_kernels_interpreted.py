@@ -38,9 +38,18 @@ def test_every_structure_gives_the_replays_bytes(every: int) -> None:
     assert result["bad"] == []
     wanted = {"chain_tma", "chain_tma packed", "folded_chain packed", "chain_pointer", "grouped_chain", "scalar_nest",
               "balanced_chains", "regions", "chain_tma padded", "folded_chain padded",
-              "chain_pointer padded"}  # fmt: skip
+              "chain_pointer padded", "merged_tma", "merged_pointer", "merged_grouped"}  # fmt: skip
     assert wanted <= set(result["counts"])
     assert min(result["counts"].values()) >= 1
+
+
+@pytest.mark.parametrize("count", [15, pytest.param(120, marks=pytest.mark.slow)])
+def test_slices_are_merged_in_order_whichever_program_is_the_last(count: int) -> None:
+    result = told("interpreted_merged.py", "1", str(count))
+    assert result["bad"] == []
+    assert {"merged_tma", "merged_pointer", "merged_grouped"} <= set(result["counts"])
+    assert result["counts"]["packed"] >= 1
+    assert result["counts"]["early"] >= 50
 
 
 def test_whatever_opens_or_follows_a_sum_gives_the_replays_bytes() -> None:

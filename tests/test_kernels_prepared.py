@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,9 @@ from hypothesis import strategies as st
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, LaunchError
+from gemmdesc.kernels.choose import MOST_COUNTED
 from gemmdesc.kernels.compiling import KERNELS, compile_variant, compiled_variants, constants_of, options_of
+from gemmdesc.kernels.counters import ALL_WORDS, UNIT, Counters, device_counters
 from gemmdesc.kernels.launch_loop import launch_loop
 from gemmdesc.kernels.launch_tiled import launch_choice
 from gemmdesc.kernels.loaded import (
@@ -88,7 +91,8 @@ def prepared(descriptor: GEMMDesc, at: KernelMeta, device: FakeDevice) -> Prepar
     [
         (
             ("interpreted_kernels", "1", "4"),
-            {"chain_tma packed", "chain_pointer", "grouped_chain", "scalar_nest", "balanced_chains", "regions"},
+            {"chain_tma packed", "chain_pointer", "grouped_chain", "scalar_nest", "balanced_chains", "regions",
+             "merged_pointer"},
         ),
         (("interpreted_finish", "5", "24"), {"finished chain_tma", "finished scalar_nest", "regions"}),
         pytest.param(
@@ -269,6 +273,9 @@ def test_every_number_arrives_as_it_was() -> None:
     device = NotingDevice()
     prepared(descriptor, at, device)(9, (1 << 40, 1 << 41, 1 << 42, 1 << 43))
     starts = {Input.A: 1 << 40, Input.B: 1 << 41, Input.OUT: 1 << 42, Input.SCRATCH: 1 << 43}
+    counters = device_counters(HOST).of_stream(device.stream_id(9))
+    assert counters is not None
+    starts[Input.COUNTERS] = counters
 
     def expected(argument: Any) -> Any:
         word = argument.start if isinstance(argument, Box) else argument
@@ -288,7 +295,8 @@ def test_other_addresses_and_streams_take_effect() -> None:
         run(call % 2, inputs)
         assert set(device.streams) == {call % 2}
         assert device.calls[0][2][:2] == [inputs[0], inputs[1]]
-        assert device.calls[-1][2][:2] == [inputs[3], inputs[2]]
+        counters = device_counters(HOST).of_stream(device.stream_id(call % 2))
+        assert device.calls[-1][2][2:5] == [inputs[2], inputs[3], counters]
 
 
 def step_of(arguments: tuple[Any, ...]) -> Step:
@@ -376,13 +384,97 @@ def test_threads_do_not_mix_their_arguments() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-    assert len(device.calls) == 4 * 150 * 2
+    assert len(device.calls) == 4 * 150
+    counters = [device_counters(HOST).of_stream(device.stream_id(thread)) for thread in range(4)]
     for step, _, arguments in device.calls:
         starts = [v // 4096 - 1 for a, v in zip(step.arguments, arguments, strict=True)
-                  if isinstance(a, Box) or (isinstance(a, Word) and a.offset == 0)]  # fmt: skip
-        if len({s // 4 for s in starts}) != 1:
+                  if isinstance(a, Box) or (isinstance(a, Word) and a.input is not Input.COUNTERS)]  # fmt: skip
+        if len({s // 4 for s in starts}) != 1 or arguments[4] != counters[starts[0] // 1000]:
             wrong.append(starts)
     assert wrong == []
+
+
+# Counters.
+
+SPLIT, AT = desc(4096, span=1024), meta(64, 256, 4096)
+
+
+def counted(run: PreparedProgram, device: NotingDevice, stream: int) -> int:
+    """The address of the counters of one run, whose kernel is the only one."""
+    device.calls.clear()
+    run(stream, (4096, 8192, 16384, 32768))
+    ((_, _, arguments),) = device.calls
+    assert arguments[:4] == [8192, 4096, 16384, 32768]
+    return int(arguments[4])
+
+
+def split(device: NotingDevice, counters: Counters, *, copies: bool = True) -> PreparedProgram:
+    found = prepare(
+        choice_of(SPLIT, AT), AT, NOTHING, HOST, copies=copies, load=device.load, driver=lambda: device,
+        counters=lambda place: counters,
+    )  # fmt: skip
+    assert isinstance(found, PreparedProgram)
+    return found
+
+
+def test_a_stream_has_counters_of_its_own_and_every_captured_launch_others() -> None:
+    device, memory = NotingDevice(captured={7}), torch.zeros(ALL_WORDS, dtype=torch.int32)
+    counters = Counters(memory)
+    runs = split(device, counters), split(device, counters)
+    of_streams = {stream: {counted(run, device, stream) for run in runs * 2} for stream in (0, 1, 2)}
+    assert all(len(found) == 1 for found in of_streams.values())
+    captured = [counted(run, device, 7) for run in runs * 3]
+    spans = sorted([(min(f), 4 * MOST_COUNTED) for f in of_streams.values()] + [(c, 4 * UNIT) for c in captured])
+    assert all(begin + size <= following for (begin, size), (following, _) in pairwise(spans))
+    assert memory.data_ptr() <= spans[0][0]
+    assert sum(spans[-1]) <= memory.data_ptr() + 4 * ALL_WORDS
+    # The stream that was captured from has its own when it runs by itself.
+    device.captured.clear()
+    assert counted(runs[0], device, 7) not in {c for c, _ in spans}
+    assert device.cleared == []
+
+
+def test_a_launch_without_counters_clears_some_behind_its_scratch() -> None:
+    device, memory = NotingDevice(captured={7}), torch.zeros(MOST_COUNTED + 2 * UNIT, dtype=torch.int32)
+    run = split(device, Counters(memory))
+    tiles = run._counted
+    partials = run.scratch_bytes - 4 * tiles
+    assert record(choice_of(SPLIT, AT), AT, NOTHING, HOST).scratch_bytes == partials
+    assert counted(run, device, 3) == memory.data_ptr()
+    following = memory.data_ptr() + 4 * MOST_COUNTED
+    assert [counted(run, device, 7) for _ in range(2)] == [following, following + 4 * UNIT]
+    assert device.cleared == []
+    # The words are spent: neither another stream nor another capture gets any.
+    for stream in (7, 5, 7):
+        assert counted(run, device, stream) == 32768 + partials
+    assert device.cleared == [(32768 + partials, tiles, s) for s in (7, 5, 7)]
+    assert counted(run, device, 3) == memory.data_ptr()
+
+
+def test_a_program_made_while_a_graph_is_captured_allocates_no_counters() -> None:
+    device = NotingDevice(captured={7})
+    run = split(device, None, copies=False)  # type: ignore[arg-type]
+    for stream in (7, 0):
+        assert counted(run, device, stream) == 32768 + run.scratch_bytes - 4 * run._counted
+    assert len(device.cleared) == 2
+
+
+def test_a_thread_without_a_context_gets_one_before_it_asks_for_counters() -> None:
+    device = NotingDevice()
+    run = split(device, Counters(torch.zeros(ALL_WORDS, dtype=torch.int32)))
+
+    def refused(stream: int) -> bool:
+        if device.current != CONTEXT:
+            raise LaunchError("cuStreamIsCapturing must succeed (got CUDA_ERROR_201)")
+        return False
+
+    device.captures = refused  # type: ignore[method-assign]
+    device.current = 0
+    counted(run, device, 0)
+    assert device.current == CONTEXT
+    device.captures = lambda stream: (_ for _ in ()).throw(LaunchError("no (got 1)"))  # type: ignore[method-assign]
+    with pytest.raises(LaunchError):
+        run(0, (4096, 8192, 16384, 32768))
 
 
 # The kernels' parameters.

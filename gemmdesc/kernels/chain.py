@@ -9,7 +9,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gemmdesc.kernels.tile import RUN_TIME, extent, load_a, load_b, locate, store_tile, unit_strides
+from gemmdesc.kernels.tile import (
+    RUN_TIME,
+    extent,
+    let_next_start,
+    load_a,
+    load_b,
+    locate,
+    store_tile,
+    unit_strides,
+    wait_for_previous,
+)
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
@@ -17,14 +27,16 @@ def chain_tma_kernel(
     a_desc, b_desc, out_desc, out_ptr,
     M: tl.int32, N: tl.int32, slices: tl.int32, span: tl.int32, k_tiles: tl.int32,
     stride_os: tl.int64, stride_om: tl.int64, stride_on: tl.int64,
-    A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, STORE_BY_DESCRIPTOR: tl.constexpr, OUT_LAYOUT: tl.constexpr,
-    WIDE_OFFSETS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
+    A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, STORE_BY_DESCRIPTOR: tl.constexpr, DEPENDENT: tl.constexpr,
+    OUT_LAYOUT: tl.constexpr, WIDE_OFFSETS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
     """Persistent, operands by tensor descriptor, which fills with zeros beyond the summed k.
 
     ``span`` is a multiple of BLOCK_K, or there is one slice.
     """
+    if DEPENDENT:
+        wait_for_previous()
     work = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N) * slices
     for index in tl.range(tl.program_id(0), work, tl.num_programs(0), flatten=True):
         part, tile_m, tile_n = locate(index, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -34,6 +46,8 @@ def chain_tma_kernel(
             a = load_a(a_desc, tile_m * BLOCK_M, k, A_ROWS)
             b = load_b(b_desc, k, tile_n * BLOCK_N, B_ROWS)
             accumulator = tl.dot(a, b, accumulator)
+        if DEPENDENT:
+            let_next_start()
         if STORE_BY_DESCRIPTOR:
             out_desc.store([tile_m * BLOCK_M, tile_n * BLOCK_N], accumulator.to(out_desc.dtype))
         else:
@@ -43,17 +57,13 @@ def chain_tma_kernel(
             )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=RUN_TIME)
-def chain_pointer_kernel(
-    a_ptr, b_ptr, out_ptr,
-    M: tl.int32, N: tl.int32, summed_k: tl.int32, span: tl.int32,
-    stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
-    stride_os: tl.int64, stride_om: tl.int64, stride_on: tl.int64,
-    A_LAYOUT: tl.constexpr, B_LAYOUT: tl.constexpr, OUT_LAYOUT: tl.constexpr, WIDE_OFFSETS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+@triton.jit
+def pointer_sums(
+    a_ptr, b_ptr, part, tile_m, tile_n, M, N, summed_k, span, stride_am, stride_ak, stride_bk, stride_bn,
+    A_LAYOUT: tl.constexpr, B_LAYOUT: tl.constexpr, WIDE_OFFSETS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One program per tile and slice, any strides and any alignment."""
-    part, tile_m, tile_n = locate(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    """The float32 sums of slice ``part`` of a tile, by masked pointers."""
     begin = part.to(tl.int64) * span
     length = min(span, summed_k - part * span)
     a_ptr += begin * stride_ak
@@ -71,6 +81,24 @@ def chain_pointer_kernel(
         a = tl.load(a_ptrs, mask=m_inside[:, None] & k_inside[None, :], other=0.0)
         b = tl.load(b_ptrs, mask=k_inside[:, None] & n_inside[None, :], other=0.0)
         accumulator = tl.dot(a, b, accumulator)
+    return accumulator
+
+
+@triton.jit(do_not_specialize=RUN_TIME)
+def chain_pointer_kernel(
+    a_ptr, b_ptr, out_ptr,
+    M: tl.int32, N: tl.int32, summed_k: tl.int32, span: tl.int32,
+    stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
+    stride_os: tl.int64, stride_om: tl.int64, stride_on: tl.int64,
+    A_LAYOUT: tl.constexpr, B_LAYOUT: tl.constexpr, OUT_LAYOUT: tl.constexpr, WIDE_OFFSETS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+):  # fmt: skip
+    """One program per tile and slice, any strides and any alignment."""
+    part, tile_m, tile_n = locate(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    accumulator = pointer_sums(
+        a_ptr, b_ptr, part, tile_m, tile_n, M, N, summed_k, span, stride_am, stride_ak, stride_bk, stride_bn,
+        A_LAYOUT, B_LAYOUT, WIDE_OFFSETS, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
     store_tile(
         accumulator, out_ptr + part.to(tl.int64) * stride_os, tile_m, tile_n, M, N, stride_om, stride_on,
         OUT_LAYOUT, WIDE_OFFSETS, BLOCK_M, BLOCK_N,

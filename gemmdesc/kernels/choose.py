@@ -8,7 +8,14 @@ from gemmdesc.descriptor import GEMMDesc, ScalarStep
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.config import FOLDED_CONFIGS, GROUPED_CONFIGS, POINTER_CONFIGS, TMA_CONFIGS, KernelConfig
+from gemmdesc.kernels.config import (
+    FOLDED_CONFIGS,
+    GROUPED_CONFIGS,
+    MERGED_CONFIGS,
+    POINTER_CONFIGS,
+    TMA_CONFIGS,
+    KernelConfig,
+)
 from gemmdesc.kernels.meta import KernelMeta, Layout
 from gemmdesc.kernels.nest import NestChoice, choose_nest
 from gemmdesc.kernels.slices import Merge, Slices, declined, slice_up
@@ -26,7 +33,17 @@ PACKED_SIDE = 128
 SHORT_LANES, SHORT_TILE = 512, 64
 #: A packed slice is a multiple of this many lanes, and so is every span that a tensor-descriptor kernel takes directly.
 SPAN_UNIT = 64
+#: The most tiles whose finished slices a kernel counts, each in a word of its own.
+MOST_COUNTED = 1024
+#: By whether slices are plain: chains alone, and chains whose last program folds.
+_POINTER_STRUCTURES = {
+    True: (Structure.CHAIN_POINTER, Structure.MERGED_POINTER),
+    False: (Structure.GROUPED_CHAIN, Structure.MERGED_GROUPED),
+}
 _NEST_ONLY = "chains of scalar steps have the structure scalar_nest only, and configs of its own"
+#: Bytes that each multiprocessor should have asked for so that device memory is busy all the time: its rate times the
+#: time that one load takes.  A size at which the estimate ranks configs as an H200 does.
+_WANTED_IN_FLIGHT = 48 * 1024
 #: Cost of loading one row or column of a tile, in elements multiplied.
 _LOAD_COST = 16
 
@@ -66,7 +83,7 @@ class KernelChoice:
     @property
     def merges(self) -> bool:
         """Whether the slices go through scratch and a merge kernel."""
-        return self.slices.merge is not None and self.structure is not Structure.FOLDED_CHAIN
+        return self.slices.merge is not None and not self.structure.folds
 
     @property
     def stored_dtype(self) -> DType:
@@ -81,11 +98,13 @@ def choose_kernel(
     *,
     config: KernelConfig | None = None,
     structure: Structure | None = None,
+    configs: tuple[KernelConfig, ...] | None = None,
     tuned: TunedTable = UNTUNED,
 ) -> KernelChoice | NestChoice | Declined:
     """The kernel that computes ``desc`` bit for bit; ``config`` and ``structure`` override choices of speed.
 
-    ``tuned``: what was measured to be fast, taken where it is one of the configs that may be chosen here.
+    ``configs``: those to choose among, instead of all of the structure's.  ``tuned``: what was measured to be fast,
+    taken where it is one of the configs that may be chosen here.
     A nest of CUDA-core chains has one structure, and configs of its own (:func:`gemmdesc.kernels.nest.choose_nest`).
     """
     if isinstance(desc.accumulator.step, ScalarStep):
@@ -105,11 +124,12 @@ def choose_kernel(
     if structure is not None:
         candidates = tuple(c for c in candidates if c is structure)
     pick = None if config else tuned.find(chain_key(slices, turned))
-    allowed = () if pick is None or pick.structure not in candidates else configs_of(pick.structure)
+    allowed = () if pick is None or pick.structure not in candidates else configs or configs_of(pick.structure)
     if pick is not None and pick.config in allowed and _fits(pick.config, pick.structure, turned, slices):
         return _assemble(pick.structure, slices, pick.config, turned, swapped)
     for candidate in candidates:
-        usable = [c for c in ((config,) if config else configs_of(candidate)) if _fits(c, candidate, turned, slices)]
+        known = (config,) if config else configs or configs_of(candidate)
+        usable = [c for c in known if _fits(c, candidate, turned, slices)]
         if usable:
             chosen = _pick(usable, candidate, turned, slices)
             return _assemble(candidate, slices, chosen, turned, swapped)
@@ -131,9 +151,11 @@ def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:
             return TMA_CONFIGS
         case Structure.FOLDED_CHAIN:
             return FOLDED_CONFIGS
-        case Structure.CHAIN_POINTER:
+        case Structure.MERGED_TMA:
+            return MERGED_CONFIGS
+        case Structure.CHAIN_POINTER | Structure.MERGED_POINTER:
             return POINTER_CONFIGS
-        case Structure.GROUPED_CHAIN:
+        case Structure.GROUPED_CHAIN | Structure.MERGED_GROUPED:
             return GROUPED_CONFIGS
         case _:
             return ()
@@ -141,16 +163,22 @@ def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:
 
 def structures_for(slices: Slices, meta: KernelMeta) -> tuple[Structure, ...]:
     """Every structure that can compute ``slices`` there, the one expected to be fastest first."""
-    pointers = (Structure.CHAIN_POINTER,) if slices.plain else (Structure.GROUPED_CHAIN,)
+    chained, merged = _POINTER_STRUCTURES[slices.plain]
+    pointers = (chained,) if slices.merge is None else (chained, merged)
     if not _direct(slices, meta) and min(meta.m, meta.n) < PACKED_SIDE:
         return pointers
     if not _direct(slices, meta) and _is_short(slices, meta):
         return (*pointers, Structure.CHAIN_TMA)
-    if slices.merge is None or not foldable(slices.merge, meta.out.dtype):
+    if slices.merge is None:
         return (Structure.CHAIN_TMA, *pointers)
-    filled = any(4 * c.tiles(meta.m, meta.n) >= 3 * meta.sm_count for c in FOLDED_CONFIGS)
-    both = (Structure.FOLDED_CHAIN, Structure.CHAIN_TMA)
-    return (*(both if filled else both[::-1]), *pointers)
+    scratch = (Structure.CHAIN_TMA, Structure.MERGED_TMA)
+    if not foldable(slices.merge, meta.out.dtype):
+        return (*scratch, *pointers)
+    # A thin side leaves most of a folded tile empty.
+    tiled = any(4 * c.tiles(meta.m, meta.n) >= 3 * meta.sm_count for c in FOLDED_CONFIGS)
+    filled = tiled and meta.n > THIN_SIDE
+    registers = (Structure.FOLDED_CHAIN,)
+    return (*(registers + scratch if filled else scratch + registers), *pointers)
 
 
 def _is_short(slices: Slices, meta: KernelMeta) -> bool:
@@ -180,6 +208,8 @@ def _fits(config: KernelConfig, structure: Structure, meta: KernelMeta, slices: 
         span = slices.span if _direct(slices, meta) else _packed_span(slices)
         if slices.count > 1 and span % config.block_k:
             return False
+    if structure.merged and not _counts(config, structure, meta, slices):
+        return False
     stored = DType.FLOAT32 if slices.merge and structure is not Structure.FOLDED_CHAIN else meta.out.dtype
     return (
         config.shared_bytes(meta.a.dtype.itemsize, stored.itemsize) <= meta.shared_bytes
@@ -187,30 +217,69 @@ def _fits(config: KernelConfig, structure: Structure, meta: KernelMeta, slices: 
     )
 
 
+def _counts(config: KernelConfig, structure: Structure, meta: KernelMeta, slices: Slices) -> bool:
+    """Whether a merged kernel folds ``slices``: there is a fold, and its words and its 32-bit offsets reach."""
+    return (
+        slices.merge is not None
+        and config.tiles(meta.m, meta.n) <= MOST_COUNTED
+        and max(_reaches(structure, meta)) <= MAX_NARROW_OFFSET
+    )
+
+
+def _reaches(structure: Structure, meta: KernelMeta) -> tuple[int, ...]:
+    """The largest offsets that a kernel works out itself, but for an output that is scratch or has a descriptor."""
+    out = meta.out.last_offset(meta.m, meta.n)
+    if structure.by_descriptor:
+        return (out,)
+    return (meta.a.last_offset(meta.m, meta.k), meta.b.last_offset(meta.k, meta.n), out)
+
+
 def _packed_span(slices: Slices) -> int:
     return -(-slices.lanes // SPAN_UNIT) * SPAN_UNIT
 
 
 def _pick(usable: list[KernelConfig], structure: Structure, meta: KernelMeta, slices: Slices) -> KernelConfig:
-    """The config of least estimated time: rounds of tiles, each its products and the loads that feed them.
-
-    A thin side gets one tile, so that the long operand is read once.
-    """
-    covering = [c for c in usable if meta.n > THIN_SIDE or c.block_n >= meta.n] or usable
+    """The config of least estimated time: rounds of tiles, each its products and the loads that feed them."""
+    if meta.n <= THIN_SIDE:
+        return _pick_thin(usable, structure, meta, slices)
     parts = 1 if structure is Structure.FOLDED_CHAIN else slices.count
 
     def cost(config: KernelConfig) -> int:
         rounds = -(-config.tiles(meta.m, meta.n) * parts // meta.sm_count)
         return rounds * (config.block_m * config.block_n + _LOAD_COST * (config.block_m + config.block_n))
 
-    return min(covering, key=cost)
+    return min(usable, key=cost)
+
+
+def _pick_thin(
+    usable: list[KernelConfig], structure: Structure, meta: KernelMeta, slices: Slices
+) -> KernelConfig:
+    """The config that reads a long A soonest; the thin side gets one tile, so that A is read once.
+
+    Memory gives its full rate only while enough bytes are under way (Little's law), so a config takes longer by as much
+    as it asks for too few, and by what it reads of B for each row of A.
+    """
+    covering = [c for c in usable if c.block_n >= meta.n] or usable
+    narrow = min(c.block_n for c in covering)
+    parts = 1 if structure is Structure.FOLDED_CHAIN else slices.count
+    wanted = meta.sm_count * _WANTED_IN_FLIGHT
+
+    def cost(config: KernelConfig) -> float:
+        most = max(1, meta.shared_bytes // config.shared_bytes(meta.a.dtype.itemsize, DType.FLOAT32.itemsize))
+        if structure.by_descriptor and not structure.merged:
+            most = min(most, config.programs_per_sm)
+        programs = min(config.tiles(meta.m, meta.n) * parts, meta.sm_count * most)
+        late = max(1.0, wanted / (programs * config.bytes_in_flight(meta.a.dtype.itemsize)))
+        return late * (config.block_m + config.block_n) / config.block_m
+
+    return min((c for c in covering if c.block_n == narrow), key=cost)
 
 
 def _assemble(
     structure: Structure, slices: Slices, config: KernelConfig, meta: KernelMeta, swapped: bool
 ) -> KernelChoice:
     m, n = meta.m, meta.n
-    merges = slices.merge is not None and structure is not Structure.FOLDED_CHAIN
+    merges = slices.merge is not None and not structure.folds
     packing = None if not structure.by_descriptor or _direct(slices, meta) else _packing(slices, meta)
     layouts = meta.a.layout(m, meta.k), meta.b.layout(meta.k, n)
     if packing is not None:
@@ -218,14 +287,13 @@ def _assemble(
     elif Layout.ANY in layouts:
         layouts = Layout.ANY, Layout.ANY
     out_layout = Layout.ROWS if merges else meta.out.layout(m, n)
-    by_descriptor = (
-        structure.by_descriptor and not merges and out_layout is Layout.ROWS and meta.out.stored_by_descriptor(m, n)
-    )
+    stores = structure.by_descriptor and not (merges or structure.merged)
+    by_descriptor = stores and out_layout is Layout.ROWS and meta.out.stored_by_descriptor(m, n)
     offsets = [0] if structure.by_descriptor else [meta.a.last_offset(m, meta.k), meta.b.last_offset(meta.k, n)]
     if not by_descriptor:
         offsets.append(m * n if merges else meta.out.last_offset(m, n))
     programs = config.tiles(m, n) * (1 if structure is Structure.FOLDED_CHAIN else slices.count)
-    if structure.by_descriptor:
+    if structure.by_descriptor and not structure.merged:
         programs = min(programs, meta.sm_count * config.programs_per_sm)
     return KernelChoice(
         structure=structure,

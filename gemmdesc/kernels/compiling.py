@@ -20,6 +20,7 @@ from gemmdesc.kernels.fused_chain import fused_after_kernel, fused_pointer_kerne
 from gemmdesc.kernels.grouped_chain import grouped_chain_kernel
 from gemmdesc.kernels.kmajor_chain import kmajor_chain_kernel, kmajor_pack_kernel, scaled_merge_kernel
 from gemmdesc.kernels.merge import merge_kernel
+from gemmdesc.kernels.merged_chain import merged_grouped_kernel, merged_pointer_kernel, merged_tma_kernel
 from gemmdesc.kernels.repack import repack_kernel
 from gemmdesc.kernels.scalar_nest import fold_level_kernel, scalar_leaves_kernel
 from gemmdesc.kernels.variants import Variant
@@ -32,6 +33,9 @@ KERNELS: Mapping[str, Any] = {
     "chain_pointer": chain_pointer_kernel,
     "grouped_chain": grouped_chain_kernel,
     "merge": merge_kernel,
+    "merged_tma": merged_tma_kernel,
+    "merged_pointer": merged_pointer_kernel,
+    "merged_grouped": merged_grouped_kernel,
     "repack": repack_kernel,
     "scalar_leaves": scalar_leaves_kernel,
     "fold_level": fold_level_kernel,
@@ -45,10 +49,11 @@ KERNELS: Mapping[str, Any] = {
     "fused_after": fused_after_kernel,
 }
 #: Pointers to buffers of our own, whose alignment the compiler may rely on.
-ALIGNED = ("packed_ptr", "a_packed_ptr", "b_packed_ptr")
+ALIGNED = ("packed_ptr", "a_packed_ptr", "b_packed_ptr", "scratch_ptr")
 #: What lies behind pointers that are neither operands nor outputs.
 _SCRATCH = {
     "sums_ptr": "*fp32", "order_ptr": "*i32", "offsets_ptr": "*i32", "scale_ptr": "*fp32", "output_scale_ptr": "*fp32",
+    "scratch_ptr": "*fp32", "counters_ptr": "*i32",
 }  # fmt: skip
 _POINTERS = {
     DType.FLOAT16: "*fp16", DType.BFLOAT16: "*bf16", DType.FLOAT32: "*fp32", DType.FLOAT8_E4M3FN: "*fp8e4nv",
@@ -65,9 +70,10 @@ def constants_of(variant: Variant) -> dict[str, Any]:
 
 def options_of(variant: Variant) -> dict[str, Any]:
     """How Triton is to compile it."""
-    return {
+    options: dict[str, Any] = {
         "num_warps": variant.num_warps, "num_stages": variant.num_stages, "enable_fp_fusion": variant.fp_fusion,
     }  # fmt: skip
+    return options | {"launch_pdl": True} if variant.dependent else options
 
 
 def compile_variant(variant: Variant, *, capability: int) -> Any:
@@ -95,10 +101,10 @@ def compile_variant(variant: Variant, *, capability: int) -> Any:
             signature[name] = _SCRATCH[name]
         elif name.endswith("_ptr"):
             signature[name] = _POINTERS[variant.stored if name == "out_ptr" else variant.loaded]
-            if name in ALIGNED:
-                attributes[(position,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = parameter.annotation_type
+        if name in ALIGNED:
+            attributes[(position,)] = [["tt.divisibility", 16]]
     return triton_compile(
         ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes),
         target=GPUTarget("cuda", capability, 32),

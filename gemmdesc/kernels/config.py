@@ -18,7 +18,8 @@ class KernelConfig:
     """Tile sizes, warps and stages of one compiled kernel, in the names of the Triton tutorials.
 
     ``group_m`` rows of tiles share their columns in the order of the tiles.  ``programs_per_sm`` bounds a persistent
-    grid; a kernel that is not persistent ignores it.
+    grid; a kernel that is not persistent ignores it.  ``dependent``: start a tensor-descriptor kernel of chains while
+    the kernel before it on the stream ends (programmatic dependent launch), and let the next one start likewise.
     """
 
     block_m: int
@@ -28,12 +29,13 @@ class KernelConfig:
     num_stages: int
     group_m: int = 8
     programs_per_sm: int = 1
+    dependent: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("block_m", "block_n", "block_k"):
+        for name, least in (("block_m", 16), ("block_n", 8), ("block_k", 16)):
             size = getattr(self, name)
-            if size < 16 or size & (size - 1):
-                raise InvalidInputError(f"{name} must be a power of two of at least 16 (got {size})")
+            if size < least or size & (size - 1):
+                raise InvalidInputError(f"{name} must be a power of two of at least {least} (got {size})")
         if self.num_warps not in (1, 2, 4, 8):
             raise InvalidInputError(f"num_warps must be 1, 2, 4 or 8 (got {self.num_warps})")
         for name in ("num_stages", "group_m", "programs_per_sm"):
@@ -44,6 +46,14 @@ class KernelConfig:
         """How many output tiles cover an m x n product."""
         return -(-m // self.block_m) * -(-n // self.block_n)
 
+    def bytes_in_flight(self, operand_size: int) -> int:
+        """Bytes of A that one program has asked for while it works on a step."""
+        return (self.num_stages - 1) * self.block_m * self.block_k * operand_size
+
+    @property
+    def outputs_per_thread(self) -> int:
+        return self.block_m * self.block_n // (32 * self.num_warps)
+
     def shared_bytes(self, operand_size: int, stored_size: int) -> int:
         """Shared memory of a pipeline and of one whole tile staged for its store, ``stored_size`` bytes an element."""
         stage = (self.block_m + self.block_n) * self.block_k * operand_size
@@ -53,6 +63,16 @@ class KernelConfig:
 def _config(m: int, n: int, k: int, warps: int, stages: int, *, per_sm: int = 1) -> KernelConfig:
     return KernelConfig(block_m=m, block_n=n, block_k=k, num_warps=warps, num_stages=stages, programs_per_sm=per_sm)
 
+
+#: Tensor-descriptor kernels for a few rows against a large weight: a batch of up to 8 in one instruction's columns,
+#: tiles of 32 rows where those of 64 are too few for the card, and deep pipelines for where even so there are few.
+THIN_CONFIGS = (
+    _config(64, 32, 128, 4, 6),
+    _config(64, 16, 128, 4, 6),
+    _config(64, 8, 128, 4, 4, per_sm=3),
+    _config(64, 8, 64, 4, 6, per_sm=3),
+    _config(32, 8, 128, 2, 6, per_sm=3),
+)
 
 #: Tensor-descriptor kernels, largest tile first.
 TMA_CONFIGS = (
@@ -67,7 +87,13 @@ TMA_CONFIGS = (
     _config(64, 16, 128, 4, 4, per_sm=2),
     _config(64, 32, 64, 4, 6, per_sm=2),
     _config(64, 16, 64, 4, 6, per_sm=2),
+    *THIN_CONFIGS,
 )
+
+#: Outputs of a thread beyond which it has no registers left for more values of each beside its sums.
+MOST_OUTPUTS = 64
+#: Tensor-descriptor kernels whose last program of a tile folds its slices.
+MERGED_CONFIGS = tuple(c for c in TMA_CONFIGS if c.outputs_per_thread <= MOST_OUTPUTS)
 
 #: Tensor-descriptor kernels that hold a running sum beside the accumulator, largest tile first.
 FOLDED_CONFIGS = (

@@ -1,4 +1,4 @@
-"""The part of the CUDA driver that launches need, by ctypes: launching, tensor maps, the current context.
+"""The part of the CUDA driver that launches need, by ctypes: launching, tensor maps, streams, the current context.
 
 ``cuda-bindings`` has the same functions; but a tensor map must be encoded at a well aligned address, which its
 objects do not promise, and launching costs the same here.  Python's lock is given up while the driver runs: a launch
@@ -28,6 +28,7 @@ _CLUSTER_DIMENSION, _CLUSTER_SCHEDULING, _COOPERATIVE, _PROGRAMMATIC_SERIALIZATI
 _CLUSTER_SPREAD = 1
 _NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 _VALUE_BYTES = 64
+_CAPTURE_STATUS_NONE = 0
 #: Drivers up to this version set a bit in the maps of small tensors that must be off; CUTLASS and Triton clear it, too.
 _LAST_WITH_SMALL_BIT = 13010
 _SMALL_TENSOR_BYTES = 128 * 1024
@@ -106,6 +107,9 @@ class Driver:
             self._set_context = _function(loaded, "cuCtxSetCurrent", (address,))
             self._get_device = _function(loaded, "cuDeviceGet", (address, ctypes.c_int))
             self._retain = _function(loaded, "cuDevicePrimaryCtxRetain", (address, ctypes.c_int))
+            self._capture_status = _function(loaded, "cuStreamIsCapturing", (address, address))
+            self._stream_id = _function(loaded, "cuStreamGetId", (address, address))
+            self._fill_words = _function(loaded, "cuMemsetD32Async", (address, count, ctypes.c_size_t, address))
             self._set_attribute = _function(loaded, "cuFuncSetAttribute", (address, ctypes.c_int, ctypes.c_int))
             version = ctypes.c_int()
             status = _function(loaded, "cuDriverGetVersion", (address,))(ctypes.addressof(version))
@@ -173,6 +177,34 @@ class Driver:
             LaunchError: the driver refuses.
         """
         self._require(self._set_context(context), "cuCtxSetCurrent")
+
+    def captures(self, stream: int) -> bool:
+        """Whether a graph is being captured from ``stream``.
+
+        Raises:
+            LaunchError: the driver refuses.
+        """
+        status = ctypes.c_int()
+        self._require(self._capture_status(stream, ctypes.addressof(status)), "cuStreamIsCapturing")
+        return status.value != _CAPTURE_STATUS_NONE
+
+    def stream_id(self, stream: int) -> int:
+        """The number of ``stream``, which no other stream of this process has, not even one that gets its handle.
+
+        Raises:
+            LaunchError: the driver refuses.
+        """
+        number = ctypes.c_uint64()
+        self._require(self._stream_id(stream, ctypes.addressof(number)), "cuStreamGetId")
+        return number.value
+
+    def clear(self, address: int, words: int, stream: int) -> None:
+        """Enqueue that ``words`` of four bytes at ``address`` become zero.
+
+        Raises:
+            LaunchError: the driver refuses.
+        """
+        self._require(self._fill_words(address, 0, words, stream), "cuMemsetD32Async")
 
     def allow_large_clusters(self, function: int) -> None:
         """Let ``function`` have clusters of more than the 8 blocks that every card takes.

@@ -125,7 +125,7 @@ def _chain(bare: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> KernelChoi
         return slices
     found: KernelChoice | Declined = declined("no chain kernel stores its slices")
     for structure in structures_for(slices, meta):
-        if structure is Structure.FOLDED_CHAIN:
+        if structure.folds:
             continue
         chosen = choose_kernel(chained, meta, card, structure=structure)
         if isinstance(chosen, KernelChoice) and not chosen.swapped:

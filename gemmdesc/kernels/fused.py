@@ -11,7 +11,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, choose_kernel
-from gemmdesc.kernels.config import TMA_CONFIGS
+from gemmdesc.kernels.config import MOST_OUTPUTS, TMA_CONFIGS
 from gemmdesc.kernels.instructions import OPERAND_KINDS, Instructions, assembled
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.slices import OPERAND_DTYPES, declined
@@ -19,9 +19,8 @@ from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tuned import UNTUNED, TunedTable
 from gemmdesc.pointwise import PointwiseStep
 
-#: Outputs of a thread beyond which it has no registers left for an operand beside its sums.
-MOST_OUTPUTS = 64
-FUSED_CONFIGS = tuple(c for c in TMA_CONFIGS if c.block_m * c.block_n <= MOST_OUTPUTS * 32 * c.num_warps)
+#: Those that have registers left for an operand beside their sums; Triton has no code for storing rows of 8 so.
+FUSED_CONFIGS = tuple(c for c in TMA_CONFIGS if c.outputs_per_thread <= MOST_OUTPUTS and c.block_n >= 16)
 #: The largest stride of an operand or an output, so that offsets inside a tile have 32 bits.
 MOST_STRIDE = MAX_NARROW_OFFSET // 256
 FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
@@ -162,7 +161,7 @@ def _chain(
     if chain.structure is Structure.CHAIN_TMA:
         if chain.config in FUSED_CONFIGS:
             return chain
-        smaller = choose_kernel(alone, stored, card, config=FUSED_CONFIGS[0], structure=Structure.CHAIN_TMA)
+        smaller = choose_kernel(alone, stored, card, configs=FUSED_CONFIGS, structure=Structure.CHAIN_TMA)
         return smaller if isinstance(smaller, KernelChoice) else None
     narrow = meta.a.last_offset(meta.m, meta.k), meta.b.last_offset(meta.k, meta.n)
     fits = chain.structure is Structure.CHAIN_POINTER and max(narrow) <= MAX_NARROW_OFFSET

@@ -41,18 +41,13 @@ def lane_k(
     return tl.max_contiguous(k, STEP_LANES), real
 
 
-@triton.jit(do_not_specialize=RUN_TIME)
-def grouped_chain_kernel(
-    a_ptr, b_ptr, out_ptr,
-    M: tl.int32, N: tl.int32, summed_k: tl.int32, span: tl.int32, k_loop_step: tl.int32,
-    stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
-    stride_os: tl.int64, stride_om: tl.int64, stride_on: tl.int64,
-    A_LAYOUT: tl.constexpr, B_LAYOUT: tl.constexpr, OUT_LAYOUT: tl.constexpr, WIDE_OFFSETS: tl.constexpr,
-    INSTRUCTION_K: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+@triton.jit
+def grouped_sums(
+    a_ptr, b_ptr, part, tile_m, tile_n, M, N, summed_k, span, k_loop_step, stride_am, stride_ak, stride_bk, stride_bn,
+    A_LAYOUT: tl.constexpr, B_LAYOUT: tl.constexpr, WIDE_OFFSETS: tl.constexpr, INSTRUCTION_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One program per tile and slice, any strides and any alignment."""
-    part, tile_m, tile_n = locate(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    """The float32 sums of slice ``part`` of a tile."""
     begin = part.to(tl.int64) * span
     length = min(span, summed_k - part * span)
     a_ptr += begin * stride_ak
@@ -76,6 +71,25 @@ def grouped_chain_kernel(
         a = tl.load(a_ptrs, mask=m_inside[:, None] & real[None, :], other=0.0)
         b = tl.load(b_ptrs, mask=real[:, None] & n_inside[None, :], other=0.0)
         accumulator = tl.dot(a, b, accumulator)
+    return accumulator
+
+
+@triton.jit(do_not_specialize=RUN_TIME)
+def grouped_chain_kernel(
+    a_ptr, b_ptr, out_ptr,
+    M: tl.int32, N: tl.int32, summed_k: tl.int32, span: tl.int32, k_loop_step: tl.int32,
+    stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
+    stride_os: tl.int64, stride_om: tl.int64, stride_on: tl.int64,
+    A_LAYOUT: tl.constexpr, B_LAYOUT: tl.constexpr, OUT_LAYOUT: tl.constexpr, WIDE_OFFSETS: tl.constexpr,
+    INSTRUCTION_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+):  # fmt: skip
+    """One program per tile and slice, any strides and any alignment."""
+    part, tile_m, tile_n = locate(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    accumulator = grouped_sums(
+        a_ptr, b_ptr, part, tile_m, tile_n, M, N, summed_k, span, k_loop_step, stride_am, stride_ak, stride_bk,
+        stride_bn, A_LAYOUT, B_LAYOUT, WIDE_OFFSETS, INSTRUCTION_K, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
     store_tile(
         accumulator, out_ptr + part.to(tl.int64) * stride_os, tile_m, tile_n, M, N, stride_om, stride_on,
         OUT_LAYOUT, WIDE_OFFSETS, BLOCK_M, BLOCK_N,

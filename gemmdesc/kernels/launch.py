@@ -18,8 +18,9 @@ from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.launch_nest import launch_nest
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.nest import NestChoice
-from gemmdesc.kernels.recording import RECORDER
+from gemmdesc.kernels.recording import RECORDER, zero_counters
 from gemmdesc.kernels.slices import Merge
+from gemmdesc.kernels.steps import rounding_code
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variants import (
     MERGE_BLOCK,
@@ -119,6 +120,9 @@ def launch_here(choice: KernelChoice | NestChoice, a: torch.Tensor, b: torch.Ten
         return
     if choice.swapped:
         a, b, out = b.T, a.T, out.T
+    if choice.structure.merged:
+        _launch_merged(choice, a, b, out)
+        return
     if not choice.merges:
         launch_chain(choice, a, b, out, slice_stride=0)
         return
@@ -218,6 +222,32 @@ def _launch_pointers(
     enqueue(
         chain_variant(choice), choice.programs, *arguments, *a.stride(), *b.stride(), slice_stride, *target.stride()
     )
+
+
+def _launch_merged(choice: KernelChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    """Slices and their fold by one kernel, whose last program of a tile folds what all of them left in scratch."""
+    config, slices, merge = choice.config, choice.slices, choice.slices.merge
+    assert merge is not None
+    tiles = config.tiles(*out.shape)
+    scratch = torch.empty(
+        (slices.count, tiles, config.block_m, config.block_n), dtype=torch.float32, device=a.device
+    )  # fmt: skip
+    fold = (
+        out, scratch, zero_counters(tiles, a.device), *out.shape, slices.count, _start(merge),
+        rounding_code(merge.partial_dtype), rounding_code(merge.merge_dtype),
+    )  # fmt: skip
+    variant = chain_variant(choice)
+    if choice.structure.by_descriptor:
+        a, b, span = packed_operands(choice, a, b)
+        a_desc = tensor_descriptor(a, choice.a_layout, config.block_m, config.block_k)
+        b_desc = tensor_descriptor(b, choice.b_layout, config.block_k, config.block_n)
+        enqueue(variant, choice.programs, a_desc, b_desc, *fold, span, -(-span // config.block_k), *out.stride())
+        return
+    turn = (slices.k_loop_step,) if choice.structure is Structure.MERGED_GROUPED else ()
+    enqueue(
+        variant, choice.programs, a, b, *fold, slices.summed_k, slices.span, *turn, *a.stride(), *b.stride(),
+        *out.stride(),
+    )  # fmt: skip
 
 
 def _start(merge: Merge) -> float:

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Any
 
 from gemmdesc.errors import LaunchError
+from gemmdesc.kernels.counters import Counters
 from gemmdesc.kernels.driver import (
     Driver,
     LaunchAttribute,
@@ -23,15 +24,19 @@ from gemmdesc.kernels.driver import (
     launch_attributes,
 )
 from gemmdesc.kernels.loaded import BoxFormat, LoadedKernel, NotPreparableError, flat_types
-from gemmdesc.kernels.program import Box, Program, Step, Word
+from gemmdesc.kernels.program import Box, Input, Program, Step, Word
 
 #: Tensor maps that a program keeps of each descriptor, one for each address.
 KEPT_MAPS = 1024
 _WORD = 8
+#: Bytes of a counter.
+_COUNTER = 4
 _STREAM_WORD = LaunchConfig.stream.offset // _WORD
 _CONFIG_WORDS = ctypes.sizeof(LaunchConfig) // _WORD
 _LARGEST_PORTABLE_CLUSTER = 8
 _STATUS = (1 << 32) - 1
+#: Where the address of a program's counters stands among the inputs of a run: behind what the caller gave.
+_LAST = -1
 
 
 class KeptMaps:
@@ -109,7 +114,8 @@ class PreparedProgram:
     """``program`` on a device, the current one, whose kernels are ``kernels``, one for each step.
 
     ``scratch_bytes``: what each run needs of its own.  ``needs``: how many inputs a run takes.  ``launches``: kernels
-    of each run, ``variants`` among them.
+    of each run, ``variants`` among them.  ``counters``: where its kernels' counters come from; where there are none
+    left, or there is None, each run clears some in its scratch.
 
     Raises:
         NotPreparableError: an argument does not suit its parameter.
@@ -117,11 +123,13 @@ class PreparedProgram:
     """
 
     def __init__(
-        self, program: Program, kernels: Sequence[LoadedKernel], driver: Driver, device_index: int
-    ) -> None:
+        self, program: Program, kernels: Sequence[LoadedKernel], driver: Driver, device_index: int,
+        counters: Counters | None = None,
+    ) -> None:  # fmt: skip
         self.prepared, self.launches, self.variants = True, len(program.steps), program.variants
-        self.scratch_bytes = program.scratch_bytes
-        self.needs = max(program.inputs, default=-1) + 1
+        self._counted, self._counters, self._counters_at = program.counters, counters, program.scratch_bytes
+        self.scratch_bytes = program.scratch_bytes + _COUNTER * program.counters
+        self.needs = max(program.inputs - {Input.COUNTERS}, default=-1) + 1
         self._driver, self._launch_all = driver, driver.launch_all
         self._context = driver.primary_context(device_index)
         #: Kernels and tables live as long as what points at them.
@@ -180,7 +188,8 @@ class PreparedProgram:
     def _argument(self, argument: Any, kind: str) -> int:
         if isinstance(argument, Word):
             place = self._layout.add(0)
-            self._layout.addresses.append((place, argument.input, argument.offset))
+            source = _LAST if argument.input is Input.COUNTERS else argument.input
+            self._layout.addresses.append((place, source, argument.offset))
             return place
         if hasattr(argument, "data_ptr"):
             return self._value(argument.data_ptr())
@@ -214,6 +223,8 @@ class PreparedProgram:
         Raises:
             LaunchError: the driver refuses a launch or a tensor map.
         """
+        if self._counted:
+            inputs = (*inputs, self._zero_counters(stream, inputs))
         try:
             arguments = self._pool.pop()
         except IndexError:
@@ -225,6 +236,28 @@ class PreparedProgram:
         if failed:
             self._again(failed, arguments.steps)
         self._pool.append(arguments)
+
+    def _zero_counters(self, stream: int, inputs: tuple[int, ...]) -> int:
+        """The address of counters that no launch uses which could run at the same time as this run's."""
+        try:
+            return self._found_counters(stream, inputs)
+        except LaunchError:
+            if self._driver.context() == self._context:
+                raise
+            self._driver.make_current(self._context)
+            return self._found_counters(stream, inputs)
+
+    def _found_counters(self, stream: int, inputs: tuple[int, ...]) -> int:
+        driver, found = self._driver, None
+        if self._counters is not None:
+            if driver.captures(stream):
+                found = self._counters.of_capture(self._counted)
+            else:
+                found = self._counters.of_stream(driver.stream_id(stream))
+        if found is None:
+            found = inputs[Input.SCRATCH] + self._counters_at
+            driver.clear(found, self._counted, stream)
+        return found
 
     def _fill(self, arguments: _Arguments, key: tuple[int, tuple[int, ...]]) -> None:
         stream, inputs = key

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from gemmdesc.kernels.beside import NOTHING, Beside
+from gemmdesc.kernels.counters import Counters, device_counters
 from gemmdesc.kernels.driver import Driver, cuda_driver
 from gemmdesc.kernels.launch_kmajor import Scales
 from gemmdesc.kernels.launch_tiled import launch_choice
@@ -91,6 +92,7 @@ def prepare(
     copies: bool = True,
     load: Callable[[Step], LoadedKernel] = load_step,
     driver: Callable[[], Driver] = cuda_driver,
+    counters: Callable[[torch.device], Counters] = device_counters,
 ) -> PreparedProgram | Unprepared:
     """``choice`` ready to run on ``device``, the current one, on tensors of ``meta``; nothing is enqueued.
 
@@ -105,7 +107,11 @@ def prepare(
         if len(program.steps) > MOST_STEPS:
             reason = f"a product of {len(program.steps)} launches"
             return Unprepared(reason=reason, expected=True)
-        return PreparedProgram(program, [load(step) for step in program.steps], driver(), device.index or 0)
+        # Counters have to be cleared once, which is no part of what a graph captures.
+        known = counters(device) if program.counters and copies else None
+        return PreparedProgram(
+            program, [load(step) for step in program.steps], driver(), device.index or 0, known
+        )  # fmt: skip
     except (NotRecordableError, NotPreparableError) as error:
         return Unprepared(reason=str(error))
 

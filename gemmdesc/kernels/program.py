@@ -21,7 +21,7 @@ SCRATCH_ALIGNMENT = 512
 class Input(IntEnum):
     """What a program is given at each run: addresses, and the bits of two float32 values.
 
-    A plain product takes the first four.
+    A plain product takes the first four.  Counters are no caller's to give: see :mod:`gemmdesc.kernels.counters`.
     """
 
     A = 0
@@ -34,6 +34,7 @@ class Input(IntEnum):
     OUTPUT_SCALE = 7
     ALPHA = 8
     BETA = 9
+    COUNTERS = 10
 
 
 #: How many inputs a product takes that has nothing beside its operands.
@@ -81,10 +82,14 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """Kernels in order, and how much scratch they share; steps use what is in it only after another wrote it."""
+    """Kernels in order, and how much scratch they share; steps use what is in it only after another wrote it.
+
+    ``counters``: how many int32 of :attr:`Input.COUNTERS` a step uses, which are zero before it and after it.
+    """
 
     steps: tuple[Step, ...]
     scratch_bytes: int
+    counters: int = 0
 
     @property
     def inputs(self) -> frozenset[Input]:

@@ -66,6 +66,7 @@ class Recorder:
     inputs: dict[Input, torch.Tensor]
     _steps: list[tuple[Variant, int, tuple[Any, ...]]] = field(default_factory=list)
     _scratch: list[_Scratch] = field(default_factory=list)
+    _counted: int = 0
 
     def add(self, variant: Variant, programs: int, arguments: tuple[Any, ...]) -> None:
         """One kernel on a grid of ``programs``."""
@@ -85,6 +86,13 @@ class Recorder:
                 return
         self._scratch.append(_Scratch(storage, here, here))
 
+    def counters(self, count: int) -> torch.Tensor:
+        """A stand-in for ``count`` words that are zero whenever no kernel uses them; steps may share them."""
+        self._counted = max(self._counted, count)
+        if Input.COUNTERS not in self.inputs:
+            self.inputs[Input.COUNTERS] = torch.empty((1,), dtype=torch.int32, device="meta")
+        return self.inputs[Input.COUNTERS]
+
     def program(self) -> Program:
         """What was recorded."""
         pieces = [Lifetime(size=s.storage.nbytes(), first=s.first, last=s.last) for s in self._scratch]
@@ -96,7 +104,7 @@ class Recorder:
             )
             for variant, programs, arguments in self._steps
         )  # fmt: skip
-        return Program(steps=steps, scratch_bytes=total)
+        return Program(steps=steps, scratch_bytes=total, counters=self._counted)
 
     def _argument(self, argument: Any, starts: Sequence[int]) -> Argument:
         if isinstance(argument, Named):
@@ -169,6 +177,14 @@ def tables_place(device: torch.device) -> torch.device:
     if not recorder.copies:
         raise TablesMissingError("tables must have been copied before (got a time at which nothing may be copied)")
     return recorder.device
+
+
+def zero_counters(count: int, device: torch.device) -> torch.Tensor:
+    """``count`` int32 that are zero, for a kernel that leaves them so; a program's are given to it when it runs."""
+    recorder = RECORDER.get()
+    if recorder is None:
+        return torch.zeros((count,), dtype=torch.int32, device=device)
+    return recorder.counters(count)
 
 
 def stand_in(meta: MatrixMeta, rows: int, columns: int) -> torch.Tensor:

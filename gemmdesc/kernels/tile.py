@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 #: Arguments of the kernels that never specialise the code: no size, stride, count or alignment makes another variant.
 RUN_TIME = (
@@ -16,6 +17,11 @@ RUN_TIME = (
     "a_programs", "a_packed_stride", "b_packed_stride",
     "sums_ptr", "order_ptr", "offsets_ptr", "first", "leaves", "stride_og",
 )  # fmt: skip
+
+# A kernel that may start while the one before it ends reads and writes nothing before that one's memory is to be seen;
+# from the end of its own main loop on, the next one may start.
+wait_for_previous = gdc_wait
+let_next_start = gdc_launch_dependents
 
 #: How an operand or the output is stored: any strides, rows of unit stride, columns of unit stride.
 ANY = tl.constexpr(0)

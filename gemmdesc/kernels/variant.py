@@ -15,7 +15,7 @@ class Variant:
 
     ``loaded`` is the type behind its input pointers or descriptors, ``loaded_b`` that of B's where it is another one,
     ``stored`` that behind its output.  ``fp_fusion``: whether the compiler may contract a multiplication and an
-    addition.
+    addition.  ``dependent``: whether it may start while the kernel before it ends.
     """
 
     kernel: str
@@ -26,3 +26,4 @@ class Variant:
     num_stages: int
     fp_fusion: bool = True
     loaded_b: DType | None = None
+    dependent: bool = False

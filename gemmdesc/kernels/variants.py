@@ -75,18 +75,22 @@ def _chain_variant(
     if structure.by_descriptor:
         constants["A_ROWS"] = layouts[0] is Layout.ROWS
         constants["B_ROWS"] = layouts[1] is Layout.ROWS
-        constants["STORE_BY_DESCRIPTOR"] = store[0]
+        if not structure.merged:
+            constants["STORE_BY_DESCRIPTOR"] = store[0]
     else:
         constants["A_LAYOUT"] = layouts[0].value
         constants["B_LAYOUT"] = layouts[1].value
-    if structure is Structure.GROUPED_CHAIN:
+    if structure in (Structure.GROUPED_CHAIN, Structure.MERGED_GROUPED):
         constants["INSTRUCTION_K"] = instruction_k
     if structure is Structure.FOLDED_CHAIN and merge is not None:
         constants["PARTIAL_DTYPE"] = merge.partial_dtype.value
         constants["MERGE_DTYPE"] = merge.merge_dtype.value
+    if structure in (Structure.CHAIN_TMA, Structure.MERGED_TMA):
+        constants["DEPENDENT"] = config.dependent
+    constants["OUT_LAYOUT"] = store[1].value
+    if not structure.merged:
+        constants["WIDE_OFFSETS"] = store[2]
     constants |= {
-        "OUT_LAYOUT": store[1].value,
-        "WIDE_OFFSETS": store[2],
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "BLOCK_K": config.block_k,
@@ -99,6 +103,7 @@ def _chain_variant(
         constants=tuple(constants.items()),
         num_warps=config.num_warps,
         num_stages=config.num_stages,
+        dependent=bool(constants.get("DEPENDENT", False)),
     )
 
 
@@ -234,6 +239,7 @@ def enumerate_variants(shared_bytes: int) -> frozenset[Variant]:
     parts = (
         *_descriptor_variants(shared_bytes),
         *_pointer_variants(shared_bytes),
+        *_merged_variants(shared_bytes),
         *_pack_variants(),
         *_merge_variants(),
         *_nest_variants(),
@@ -276,6 +282,19 @@ def _pointer_variants(shared_bytes: int) -> Iterator[Variant]:
         ):
             yield _chain_variant(
                 structure, config, loaded=loaded, stored=stored, layouts=layouts, store=(False, out_layout, wide),
+                instruction_k=step,
+            )  # fmt: skip
+
+
+def _merged_variants(shared_bytes: int) -> Iterator[Variant]:
+    """What the fold rounds to is a run-time value, and offsets are narrow."""
+    kinds = [(Structure.MERGED_TMA, 0), (Structure.MERGED_POINTER, 0)]
+    kinds += [(Structure.MERGED_GROUPED, step) for step in STEP_SIZES]
+    for structure, step in kinds:
+        layouts = tuple(product(_UNIT, _UNIT)) if structure.by_descriptor else _POINTER_LAYOUTS
+        for (config, loaded, stored), pair, out_layout in product(_fitting(structure, shared_bytes), layouts, _UNIT):
+            yield _chain_variant(
+                structure, config, loaded=loaded, stored=stored, layouts=pair, store=(False, out_layout, False),
                 instruction_k=step,
             )  # fmt: skip
 

@@ -71,6 +71,23 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
   return CUDA_SUCCESS;
 }
 
+/* Streams with odd handles are being captured, and stream 13 is refused. */
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+  *status = (uint64_t)stream % 2 ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  return (uint64_t)stream == 13 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetId(CUstream stream, unsigned long long *number) {
+  *number = (1ULL << 40) + (uint64_t)stream;
+  return (uint64_t)stream == 13 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count, CUstream stream) {
+  uint64_t told[4] = {address, value, count, (uint64_t)stream};
+  memcpy(&noted[0], told, sizeof told);
+  return (uint64_t)stream == 13 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
 CUresult cuGetErrorName(CUresult status, const char **name) {
   static const char *names[2] = {"CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_CONTEXT"};
   if (status != CUDA_ERROR_INVALID_VALUE && status != CUDA_ERROR_INVALID_CONTEXT)
