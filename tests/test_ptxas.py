@@ -56,6 +56,15 @@ def test_main_loops_are_left_in_flight(variant: Variant) -> None:
     assert verdict.held_up == ()
 
 
+@pytest.mark.parametrize("kernel", ["chain_tma", "merged_tma"])
+def test_tiles_of_eight_columns_are_left_in_flight(kernel: str) -> None:
+    """Which Triton may multiply by wgmma or by mma.sync."""
+    thin = [v for v in EVERY if v.kernel == kernel and dict(v.constants)["BLOCK_N"] == 8 and v.num_warps == 4]
+    for variant in [v for v in thin if dict(v.constants)["A_ROWS"] and v.loaded is v.stored]:
+        _, verdict = check_ptxas.check(variant)
+        assert verdict.held_up == (), variant
+
+
 def test_the_check_sees_a_sum_that_is_read_while_it_is_in_the_making() -> None:
     variant = next(v for v in SAMPLE if v.kernel == "chain_tma")
     ptx = compile_variant(variant, capability=90).asm["ptx"]

@@ -38,7 +38,8 @@ def chain_tma_kernel(
     if DEPENDENT:
         wait_for_previous()
     work = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N) * slices
-    for index in tl.range(tl.program_id(0), work, tl.num_programs(0), flatten=True):
+    # ptxas serialises a flattened loop of wgmma with 8 columns; thin products have hardly more tiles than programs.
+    for index in tl.range(tl.program_id(0), work, tl.num_programs(0), flatten=BLOCK_N > 8):
         part, tile_m, tile_n = locate(index, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for step in range(k_tiles):
