@@ -33,6 +33,7 @@ from gemmdesc.descriptor import (
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
+from gemmdesc.kernels import chain, merged_chain
 from gemmdesc.kernels.balanced import choose_balanced
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel
@@ -100,7 +101,12 @@ _plain_descriptor_store = interpreter.InterpreterBuilder.create_descriptor_store
 
 
 def patch_interpreter() -> None:
-    """Exact matrix steps, conversions, fused steps and NaNs, stores of whole chunks; scalars as NumPy wants them."""
+    """Exact matrix steps, conversions, fused steps and NaNs, stores of whole chunks; scalars as NumPy wants them.
+
+    One program after the other has none to wait for.
+    """
+    for kernels in (chain, merged_chain):
+        kernels.wait_for_previous = kernels.let_next_start = lambda: None
     builder = interpreter.InterpreterBuilder
     builder.create_descriptor_store = _descriptor_store
     builder.create_fma = _fma

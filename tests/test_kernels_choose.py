@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,8 @@ from gemmdesc.descriptor import (
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
-from gemmdesc.kernels.choose import KernelChoice, choose_kernel, configs_of
-from gemmdesc.kernels.config import KernelConfig
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel, configs_of, features_of
+from gemmdesc.kernels.config import UNASKED, Feature, KernelConfig
 from gemmdesc.kernels.meta import KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.structure import Structure
@@ -70,8 +71,9 @@ def meta(m: int, n: int, k: int, layouts: str = "rrr", alignment: int = 256, pad
     return KernelMeta(m=m, n=n, k=k, a=a, b=b, out=out, sm_count=132, shared_bytes=SHARED)
 
 
-def chosen(d: GEMMDesc, at: KernelMeta) -> KernelChoice:
-    choice = choose_kernel(d, at, CARD)
+def chosen(d: GEMMDesc, at: KernelMeta, *asked: Feature) -> KernelChoice:
+    """The model's choice, among configs of the features ``asked``, too."""
+    choice = choose_kernel(d, at, CARD, unasked=UNASKED | set(asked))
     assert isinstance(choice, KernelChoice), choice
     return choice
 
@@ -156,11 +158,12 @@ def test_a_residue_first_chain_is_plain_exactly_where_its_short_step_is_full_or_
 
 
 def test_a_thin_product_is_swapped_and_covers_the_thin_side_with_one_tile() -> None:
-    choice = chosen(desc(4096, span=1408), meta(16, 4096, 4096, "rcr"))
-    assert choice.swapped
-    assert choice.config.block_n == 16
-    assert choice.structure is Structure.MERGED_TMA
-    assert not choice.merges
+    for asked, structure in (((), Structure.CHAIN_TMA), ((Feature.ONE_LAUNCH,), Structure.MERGED_TMA)):
+        choice = chosen(desc(4096, span=1408), meta(16, 4096, 4096, "rcr"), *asked)
+        assert choice.swapped
+        assert choice.config.block_n == 16
+        assert choice.structure is structure
+        assert choice.merges == (not asked)
     assert not chosen(desc(4096), meta(4096, 16, 4096)).swapped
 
 
@@ -171,38 +174,76 @@ def test_a_single_row_is_read_by_descriptor(layouts: str) -> None:
 
 
 def test_enough_tiles_fold_in_registers_and_few_go_to_scratch() -> None:
-    assert chosen(desc(4096, span=1408), meta(2048, 2048, 4096)).structure is Structure.FOLDED_CHAIN
-    deep = chosen(desc(300000, span=5056), meta(16, 16, 300000))
-    assert deep.structure is Structure.MERGED_TMA
-    assert deep.programs == 60
+    for asked, scratch in (((), Structure.CHAIN_TMA), ((Feature.ONE_LAUNCH,), Structure.MERGED_TMA)):
+        assert chosen(desc(4096, span=1408), meta(2048, 2048, 4096), *asked).structure is Structure.FOLDED_CHAIN
+        deep = chosen(desc(300000, span=5056), meta(16, 16, 300000), *asked)
+        assert deep.structure is scratch
+        assert deep.programs == 60
 
 
-def test_slices_of_few_tiles_take_one_launch_and_of_many_two() -> None:
+def test_slices_of_few_tiles_take_one_launch_where_it_is_asked_for_and_of_many_two() -> None:
     bound = replace(meta(20000, 20000, 4096), sm_count=10**6)
-    for at, structure, kernels in (
-        (meta(512, 512, 4096), Structure.MERGED_TMA, ["merged_tma"]),
-        (bound, Structure.CHAIN_TMA, ["chain_tma", "merge"]),
-        (meta(50, 70, 4096, alignment=2), Structure.MERGED_POINTER, ["merged_pointer"]),
-        (meta(50, 200000, 4096, alignment=2), Structure.CHAIN_POINTER, ["chain_pointer", "merge"]),
+    for at, one, two in (
+        (meta(512, 512, 4096), Structure.MERGED_TMA, Structure.CHAIN_TMA),
+        (bound, None, Structure.CHAIN_TMA),
+        (meta(50, 70, 4096, alignment=2), Structure.MERGED_POINTER, Structure.CHAIN_POINTER),
+        (meta(50, 200000, 4096, alignment=2), None, Structure.CHAIN_POINTER),
     ):
-        choice = chosen(desc(4096, span=1408), at)
-        assert (choice.structure, [v.kernel for v in variants_of(choice)]) == (structure, kernels)
-        assert choice.programs >= choice.slices.count
-    grouped = chosen(desc(4095, span=1000, step=8, turn=32), meta(50, 70, 4095))
+        for asked in ((), (Feature.ONE_LAUNCH,)):
+            choice = chosen(desc(4096, span=1408), at, *asked)
+            merged = one is not None and bool(asked)
+            assert choice.structure is (one if merged else two)
+            kernels = [choice.structure.value, *([] if merged else ["merge"])]
+            assert [v.kernel for v in variants_of(choice)] == kernels
+            assert choice.programs >= choice.slices.count
+    grouped = chosen(desc(4095, span=1000, step=8, turn=32), meta(50, 70, 4095), Feature.ONE_LAUNCH)
     assert (grouped.structure, grouped.programs % grouped.slices.count) == (Structure.MERGED_GROUPED, 0)
-    # A thin product has narrow tiles only there.
-    assert chosen(desc(8192, span=512), meta(8, 65536, 8192, "rcr")).structure is Structure.MERGED_TMA
+    # A thin product has narrow tiles only there; without them and one launch a fold in registers is left.
+    thin = desc(8192, span=512), meta(8, 65536, 8192, "rcr")
+    assert chosen(*thin, *Feature).structure is Structure.MERGED_TMA
+    assert chosen(*thin).structure is Structure.FOLDED_CHAIN
     # 64-bit offsets are left to the two kernels that have them, and a chain of one slice has nothing to fold.
-    assert chosen(desc(300007, span=30000), meta(8192, 40, 300007, alignment=2)).structure is Structure.CHAIN_POINTER
+    far = desc(300007, span=30000), meta(8192, 40, 300007, alignment=2)
+    assert chosen(*far, Feature.ONE_LAUNCH).structure is Structure.CHAIN_POINTER
     one = choose_kernel(desc(4096), meta(64, 64, 4096), CARD, structure=Structure.MERGED_TMA)
     assert isinstance(one, Declined)
+
+
+def test_a_config_or_a_structure_asks_for_one_launch() -> None:
+    split, at = desc(4096, span=1408), meta(16, 4096, 4096, "rcr")
+    merged = choose_kernel(split, at, CARD, structure=Structure.MERGED_TMA)
+    assert isinstance(merged, KernelChoice)
+    assert merged.config.one_launch
+    assert choose_kernel(split, at, CARD, config=merged.config) == merged
+    two = choose_kernel(split, at, CARD, config=replace(merged.config, one_launch=False))
+    assert isinstance(two, KernelChoice)
+    assert (two.structure, two.slices) == (Structure.CHAIN_TMA, merged.slices)
+    for structure, config in ((Structure.CHAIN_TMA, merged.config), (Structure.MERGED_TMA, two.config)):
+        assert isinstance(choose_kernel(split, at, CARD, config=config, structure=structure), Declined)
+    # Nothing to fold: such a config has no kernel.
+    assert isinstance(choose_kernel(desc(4096), at, CARD, config=merged.config), Declined)
+
+
+@pytest.mark.parametrize("features", [frozenset(), *(frozenset({f}) for f in Feature), frozenset(Feature)], ids=str)
+def test_the_model_picks_only_configs_of_the_features_that_it_may(features: frozenset[Feature]) -> None:
+    met: set[Feature] = set()
+    for m, n, k, span in product((1, 8, 24, 300), (512, 4096), (1000, 4096), (None, 512)):
+        for alignment in (2, 256):
+            at = meta(m, n, k, "rcr", alignment=alignment)
+            choice = choose_kernel(desc(k, span=span), at, CARD, unasked=features)
+            assert isinstance(choice, KernelChoice)
+            assert choice.config in configs_of(choice.structure)
+            found = features_of(choice.structure, choice.config)
+            assert found <= features
+            met |= found
+    assert met == features
 
 
 def test_a_few_rows_get_narrow_tiles_and_enough_bytes_under_way() -> None:
     """Tiles of 64 rows, of 32 where those are too few and a batch has 8 columns, and else deeper pipelines."""
 
     def tile(m: int, n: int, k: int, span: int | None = None) -> tuple[int, ...]:
-        choice = chosen(desc(k, span=span), meta(m, n, k, "rcr"))
+        choice = chosen(desc(k, span=span), meta(m, n, k, "rcr"), Feature.NARROW, Feature.ONE_LAUNCH)
         assert choice.swapped
         c = choice.config
         return c.block_m, c.block_n, c.block_k, c.num_stages
@@ -297,13 +338,14 @@ def test_offsets_beyond_32_bits_are_wide() -> None:
     alignment=st.sampled_from([2, 8, 16, 256]),
     pad=st.integers(0, 8),
     partial=st.sampled_from([DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16]),
+    asked=st.frozensets(st.sampled_from(Feature)),
 )
 def test_every_choice_compiles_to_an_enumerated_variant_and_fits(
     m: int, n: int, k: int, span: int | None, step: int, turn: int | None, layouts: str, alignment: int, pad: int,
-    partial: DType,
+    partial: DType, asked: frozenset[Feature],
 ) -> None:  # fmt: skip
     at = meta(m, n, k, layouts, alignment, pad)
-    choice = chosen(desc(k, span=span, step=step, turn=turn, partial_dtype=partial), at)
+    choice = chosen(desc(k, span=span, step=step, turn=turn, partial_dtype=partial), at, *asked)
     assert set(variants_of(choice)) <= BOUND
     assert choice.config in configs_of(choice.structure)
     if choice.structure.by_descriptor:

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import struct
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,8 +27,9 @@ from hypothesis import strategies as st
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, LaunchError
-from gemmdesc.kernels.choose import MOST_COUNTED
+from gemmdesc.kernels.choose import MOST_COUNTED, KernelChoice, choose_kernel
 from gemmdesc.kernels.compiling import KERNELS, compile_variant, compiled_variants, constants_of, options_of
+from gemmdesc.kernels.config import Feature
 from gemmdesc.kernels.counters import ALL_WORDS, UNIT, Counters, device_counters
 from gemmdesc.kernels.launch_loop import launch_loop
 from gemmdesc.kernels.launch_tiled import launch_choice
@@ -77,8 +79,16 @@ def choice_of(descriptor: GEMMDesc, at: KernelMeta) -> Choice:
     return choice
 
 
-def prepared(descriptor: GEMMDesc, at: KernelMeta, device: FakeDevice) -> PreparedProgram:
-    found = prepare(choice_of(descriptor, at), at, NOTHING, HOST, load=device.load, driver=lambda: device)
+def one_launch(descriptor: GEMMDesc, at: KernelMeta) -> KernelChoice:
+    """Slices that the last program of a tile folds."""
+    choice = choose_kernel(descriptor, at, CARD, unasked=frozenset({Feature.ONE_LAUNCH}))
+    assert isinstance(choice, KernelChoice)
+    assert choice.structure.merged
+    return choice
+
+
+def prepared(descriptor: GEMMDesc, at: KernelMeta, device: FakeDevice, choice: Choice | None = None) -> PreparedProgram:
+    found = prepare(choice or choice_of(descriptor, at), at, NOTHING, HOST, load=device.load, driver=lambda: device)
     assert isinstance(found, PreparedProgram)
     return found
 
@@ -91,8 +101,7 @@ def prepared(descriptor: GEMMDesc, at: KernelMeta, device: FakeDevice) -> Prepar
     [
         (
             ("interpreted_kernels", "1", "4"),
-            {"chain_tma packed", "chain_pointer", "grouped_chain", "scalar_nest", "balanced_chains", "regions",
-             "merged_pointer"},
+            {"chain_tma packed", "chain_pointer", "grouped_chain", "scalar_nest", "balanced_chains", "regions"},
         ),
         (("interpreted_finish", "5", "24"), {"finished chain_tma", "finished scalar_nest", "regions"}),
         pytest.param(
@@ -266,12 +275,14 @@ def test_stand_ins_are_aligned_as_the_tensors_are() -> None:
 # Packing.
 
 
-def test_every_number_arrives_as_it_was() -> None:
+@pytest.mark.parametrize("choose", [choice_of, one_launch])
+def test_every_number_arrives_as_it_was(choose: Callable[[GEMMDesc, KernelMeta], Choice]) -> None:
     at = meta(300, 301, 999, "ccr")
     descriptor = desc(999, span=333, step=8, turn=32)
-    program = record(choice_of(descriptor, at), at, NOTHING, HOST)
+    choice = choose(descriptor, at)
+    program = record(choice, at, NOTHING, HOST)
     device = NotingDevice()
-    prepared(descriptor, at, device)(9, (1 << 40, 1 << 41, 1 << 42, 1 << 43))
+    prepared(descriptor, at, device, choice)(9, (1 << 40, 1 << 41, 1 << 42, 1 << 43))
     starts = {Input.A: 1 << 40, Input.B: 1 << 41, Input.OUT: 1 << 42, Input.SCRATCH: 1 << 43}
     counters = device_counters(HOST).of_stream(device.stream_id(9))
     assert counters is not None
@@ -285,9 +296,10 @@ def test_every_number_arrives_as_it_was() -> None:
     assert [c[1:] for c in device.calls] == [(s.programs, [*map(expected, s.arguments)]) for s in program.steps]
 
 
-def test_other_addresses_and_streams_take_effect() -> None:
-    at, device = meta(256, 256, 4096), NotingDevice()
-    run = prepared(desc(4096, span=1024), at, device)
+@pytest.mark.parametrize("choose", [choice_of, one_launch])
+def test_other_addresses_and_streams_take_effect(choose: Callable[[GEMMDesc, KernelMeta], Choice]) -> None:
+    at, device, split = meta(256, 256, 4096), NotingDevice(), desc(4096, span=1024)
+    run = prepared(split, at, device, choose(split, at))
     for call in range(6):
         device.calls.clear()
         device.streams.clear()
@@ -295,7 +307,11 @@ def test_other_addresses_and_streams_take_effect() -> None:
         run(call % 2, inputs)
         assert set(device.streams) == {call % 2}
         assert device.calls[0][2][:2] == [inputs[0], inputs[1]]
+        if choose is choice_of:
+            assert device.calls[-1][2][:2] == [inputs[3], inputs[2]]
+            continue
         counters = device_counters(HOST).of_stream(device.stream_id(call % 2))
+        assert len(device.calls) == 1
         assert device.calls[-1][2][2:5] == [inputs[2], inputs[3], counters]
 
 
@@ -372,9 +388,10 @@ def test_a_thread_without_a_context_gets_the_programs() -> None:
     assert (device.current, len(device.calls)) == (CONTEXT, 1)
 
 
-def test_threads_do_not_mix_their_arguments() -> None:
-    device = NotingDevice()
-    run = prepared(desc(4096, span=1024), meta(256, 256, 4096), device)
+@pytest.mark.parametrize(("choose", "launches"), [(choice_of, 2), (one_launch, 1)])
+def test_threads_do_not_mix_their_arguments(choose: Callable[[GEMMDesc, KernelMeta], Choice], launches: int) -> None:
+    device, descriptor, at = NotingDevice(), desc(4096, span=1024), meta(256, 256, 4096)
+    run = prepared(descriptor, at, device, choose(descriptor, at))
     start, wrong = threading.Barrier(4), []
 
     def work(thread: int) -> None:
@@ -384,12 +401,13 @@ def test_threads_do_not_mix_their_arguments() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-    assert len(device.calls) == 4 * 150
+    assert len(device.calls) == 4 * 150 * launches
     counters = [device_counters(HOST).of_stream(device.stream_id(thread)) for thread in range(4)]
     for step, _, arguments in device.calls:
         starts = [v // 4096 - 1 for a, v in zip(step.arguments, arguments, strict=True)
                   if isinstance(a, Box) or (isinstance(a, Word) and a.input is not Input.COUNTERS)]  # fmt: skip
-        if len({s // 4 for s in starts}) != 1 or arguments[4] != counters[starts[0] // 1000]:
+        told = launches == 2 or arguments[4] == counters[starts[0] // 1000]
+        if len({s // 4 for s in starts}) != 1 or not told:
             wrong.append(starts)
     assert wrong == []
 
@@ -410,7 +428,7 @@ def counted(run: PreparedProgram, device: NotingDevice, stream: int) -> int:
 
 def split(device: NotingDevice, counters: Counters, *, copies: bool = True) -> PreparedProgram:
     found = prepare(
-        choice_of(SPLIT, AT), AT, NOTHING, HOST, copies=copies, load=device.load, driver=lambda: device,
+        one_launch(SPLIT, AT), AT, NOTHING, HOST, copies=copies, load=device.load, driver=lambda: device,
         counters=lambda place: counters,
     )  # fmt: skip
     assert isinstance(found, PreparedProgram)
@@ -439,7 +457,7 @@ def test_a_launch_without_counters_clears_some_behind_its_scratch() -> None:
     run = split(device, Counters(memory))
     tiles = run._counted
     partials = run.scratch_bytes - 4 * tiles
-    assert record(choice_of(SPLIT, AT), AT, NOTHING, HOST).scratch_bytes == partials
+    assert record(one_launch(SPLIT, AT), AT, NOTHING, HOST).scratch_bytes == partials
     assert counted(run, device, 3) == memory.data_ptr()
     following = memory.data_ptr() + 4 * MOST_COUNTED
     assert [counted(run, device, 7) for _ in range(2)] == [following, following + 4 * UNIT]
@@ -490,7 +508,7 @@ def test_parameters_are_those_of_the_ptx(kernel: str, tmp_path: Path, monkeypatc
     found = loaded_kernel(compiled, 5)
     assert found.function == 5
     assert (found.threads, found.shared_bytes) == (32 * EACH_KERNEL[kernel].num_warps, compiled.metadata.shared)
-    assert (found.clusters, found.cooperative, found.dependent) == (1, False, False)
+    assert (found.clusters, found.cooperative, found.dependent) == (1, False, EACH_KERNEL[kernel].dependent)
     assert len(found.boxes) == sum(t.startswith("tensordesc") for t in found.types)
     # One parameter more is a kernel that only Triton knows how to start.
     longer = compiled.asm["ptx"].replace(".entry", ".visible .entry", 1).replace("(", "(.param .u32 extra,", 1)

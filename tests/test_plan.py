@@ -22,7 +22,6 @@ from gemmdesc.expressions import Const, Var
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
 from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
-from gemmdesc.kernels.structure import Structure
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.plan import (
@@ -505,10 +504,9 @@ def test_variants_hold_the_chain_its_copies_and_its_merge(sizes: tuple[int, int,
 
 def test_a_merge_beyond_32_bits_is_another_kernel() -> None:
     plan = made(planner_of(Counted()).plan_mm(*call(8, 512, 6832), SETTINGS))
-    kernel = replace(plan.kernel, structure=Structure.CHAIN_TMA)
-    assert kernel.merges
+    assert plan.kernel.merges
     far = replace(plan.meta, out=replace(plan.meta.out, row_stride=2**29))
-    narrow, wide = needed_variants(kernel, plan.meta), needed_variants(kernel, far)
+    narrow, wide = plan.variants, needed_variants(plan.kernel, far)
     (merge,) = narrow - wide
     (other_merge,) = wide - narrow
     assert (merge.kernel, other_merge.kernel) == ("merge", "merge")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmdesc.descriptor import GEMMDesc, ScalarStep
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.config import (
+    EARLY_MERGED_CONFIGS,
+    EARLY_TMA_CONFIGS,
     FOLDED_CONFIGS,
     GROUPED_CONFIGS,
     MERGED_CONFIGS,
+    MERGED_GROUPED_CONFIGS,
+    MERGED_POINTER_CONFIGS,
     POINTER_CONFIGS,
     TMA_CONFIGS,
+    UNASKED,
+    Feature,
     KernelConfig,
 )
 from gemmdesc.kernels.meta import KernelMeta, Layout
@@ -100,11 +106,13 @@ def choose_kernel(
     structure: Structure | None = None,
     configs: tuple[KernelConfig, ...] | None = None,
     tuned: TunedTable = UNTUNED,
+    unasked: frozenset[Feature] = UNASKED,
 ) -> KernelChoice | NestChoice | Declined:
     """The kernel that computes ``desc`` bit for bit; ``config`` and ``structure`` override choices of speed.
 
-    ``configs``: those to choose among, instead of all of the structure's.  ``tuned``: what was measured to be fast,
-    taken where it is one of the configs that may be chosen here.
+    ``configs``: those to choose among, instead of the structure's.  ``tuned``: what was measured to be fast, taken
+    where it is one of the configs that may be chosen here.  ``unasked``: features of the configs that the model may
+    pick; a merged ``structure`` asks for one launch.
     A nest of CUDA-core chains has one structure, and configs of its own (:func:`gemmdesc.kernels.nest.choose_nest`).
     """
     if isinstance(desc.accumulator.step, ScalarStep):
@@ -127,8 +135,10 @@ def choose_kernel(
     allowed = () if pick is None or pick.structure not in candidates else configs or configs_of(pick.structure)
     if pick is not None and pick.config in allowed and _fits(pick.config, pick.structure, turned, slices):
         return _assemble(pick.structure, slices, pick.config, turned, swapped)
+    if structure is not None and structure.merged:
+        unasked |= {Feature.ONE_LAUNCH}
     for candidate in candidates:
-        known = (config,) if config else configs or configs_of(candidate)
+        known = (config,) if config else configs or _unasked_configs(candidate, unasked)
         usable = [c for c in known if _fits(c, candidate, turned, slices)]
         if usable:
             chosen = _pick(usable, candidate, turned, slices)
@@ -148,37 +158,61 @@ def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:
     """Every config that the chooser may pick for ``structure``, largest tile first."""
     match structure:
         case Structure.CHAIN_TMA:
-            return TMA_CONFIGS
+            return TMA_CONFIGS + EARLY_TMA_CONFIGS
         case Structure.FOLDED_CHAIN:
             return FOLDED_CONFIGS
         case Structure.MERGED_TMA:
-            return MERGED_CONFIGS
-        case Structure.CHAIN_POINTER | Structure.MERGED_POINTER:
+            return MERGED_CONFIGS + EARLY_MERGED_CONFIGS
+        case Structure.CHAIN_POINTER:
             return POINTER_CONFIGS
-        case Structure.GROUPED_CHAIN | Structure.MERGED_GROUPED:
+        case Structure.MERGED_POINTER:
+            return MERGED_POINTER_CONFIGS
+        case Structure.GROUPED_CHAIN:
             return GROUPED_CONFIGS
+        case Structure.MERGED_GROUPED:
+            return MERGED_GROUPED_CONFIGS
         case _:
             return ()
+
+
+def features_of(structure: Structure, config: KernelConfig) -> frozenset[Feature]:
+    """What ``config`` does there beside tiles, warps and stages."""
+    has = {
+        Feature.ONE_LAUNCH: config.one_launch,
+        Feature.NARROW: structure.by_descriptor and config.thin,
+        Feature.DEPENDENT: config.dependent,
+    }
+    return frozenset(feature for feature, whether in has.items() if whether)
+
+
+def _unasked_configs(structure: Structure, unasked: frozenset[Feature]) -> tuple[KernelConfig, ...]:
+    """Those whose features are among ``unasked``; where it has dependent ones, not what they are without."""
+    found = [c for c in configs_of(structure) if features_of(structure, c) <= unasked]
+    early = {replace(c, dependent=False) for c in found if c.dependent}
+    return tuple(c for c in found if c not in early)
 
 
 def structures_for(slices: Slices, meta: KernelMeta) -> tuple[Structure, ...]:
     """Every structure that can compute ``slices`` there, the one expected to be fastest first."""
     chained, merged = _POINTER_STRUCTURES[slices.plain]
-    pointers = (chained,) if slices.merge is None else (chained, merged)
+    pointers = (chained,) if slices.merge is None else (merged, chained)
     if not _direct(slices, meta) and min(meta.m, meta.n) < PACKED_SIDE:
         return pointers
-    if not _direct(slices, meta) and _is_short(slices, meta):
-        return (*pointers, Structure.CHAIN_TMA)
     if slices.merge is None:
-        return (Structure.CHAIN_TMA, *pointers)
-    scratch = (Structure.CHAIN_TMA, Structure.MERGED_TMA)
+        scratch: tuple[Structure, ...] = (Structure.CHAIN_TMA,)
+    else:
+        scratch = (Structure.MERGED_TMA, Structure.CHAIN_TMA)
+    if not _direct(slices, meta) and _is_short(slices, meta):
+        return (*pointers, *scratch)
+    if slices.merge is None:
+        return (*scratch, *pointers)
     if not foldable(slices.merge, meta.out.dtype):
         return (*scratch, *pointers)
-    # A thin side leaves most of a folded tile empty.
-    tiled = any(4 * c.tiles(meta.m, meta.n) >= 3 * meta.sm_count for c in FOLDED_CONFIGS)
-    filled = tiled and meta.n > THIN_SIDE
-    registers = (Structure.FOLDED_CHAIN,)
-    return (*(registers + scratch if filled else scratch + registers), *pointers)
+    if not any(4 * c.tiles(meta.m, meta.n) >= 3 * meta.sm_count for c in FOLDED_CONFIGS):
+        return (*scratch, Structure.FOLDED_CHAIN, *pointers)
+    # A thin side leaves most of a folded tile empty, which narrow tiles do not; but a fold of its own reads all again.
+    whole = (Structure.MERGED_TMA, Structure.FOLDED_CHAIN)
+    return (*(whole if meta.n <= THIN_SIDE else whole[::-1]), Structure.CHAIN_TMA, *pointers)
 
 
 def _is_short(slices: Slices, meta: KernelMeta) -> bool:
@@ -208,6 +242,8 @@ def _fits(config: KernelConfig, structure: Structure, meta: KernelMeta, slices: 
         span = slices.span if _direct(slices, meta) else _packed_span(slices)
         if slices.count > 1 and span % config.block_k:
             return False
+    if config.one_launch != structure.merged:
+        return False
     if structure.merged and not _counts(config, structure, meta, slices):
         return False
     stored = DType.FLOAT32 if slices.merge and structure is not Structure.FOLDED_CHAIN else meta.out.dtype

@@ -5,12 +5,30 @@ A test runs one descriptor under every config of its structure and demands equal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 
 from gemmdesc.errors import InvalidInputError
 
 #: Room for the barriers of the pipeline, generously.
 _BARRIER_BYTES = 1024
+
+
+class Feature(Enum):
+    """What a schedule does beside tiles, warps and stages.
+
+    One launch: the last program of a tile folds its slices, where else a second kernel does.  Narrow: tiles of fewer
+    than 16 columns or 64 rows for a few rows against a large weight.  Dependent: a programmatic dependent launch.
+    """
+
+    ONE_LAUNCH = "one_launch"
+    NARROW = "narrow"
+    DEPENDENT = "dependent"
+
+
+#: The features of configs that the chooser picks unasked: those whose bytes and times a card has verified.  Tuned tables
+#: and callers may name configs of the others, and a benchmark asks for them.
+UNASKED: frozenset[Feature] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +38,7 @@ class KernelConfig:
     ``group_m`` rows of tiles share their columns in the order of the tiles.  ``programs_per_sm`` bounds a persistent
     grid; a kernel that is not persistent ignores it.  ``dependent``: start a tensor-descriptor kernel of chains while
     the kernel before it on the stream ends (programmatic dependent launch), and let the next one start likewise.
+    ``one_launch``: the kernel of the chains folds the slices, too; a merged structure has no other configs.
     """
 
     block_m: int
@@ -30,6 +49,7 @@ class KernelConfig:
     group_m: int = 8
     programs_per_sm: int = 1
     dependent: bool = False
+    one_launch: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("block_m", 16), ("block_n", 8), ("block_k", 16)):
@@ -53,6 +73,11 @@ class KernelConfig:
     @property
     def outputs_per_thread(self) -> int:
         return self.block_m * self.block_n // (32 * self.num_warps)
+
+    @property
+    def thin(self) -> bool:
+        """Whether a tile of a tensor-descriptor kernel is narrower than a matrix instruction of a warp group."""
+        return self.block_m < 64 or self.block_n < 16
 
     def shared_bytes(self, operand_size: int, stored_size: int) -> int:
         """Shared memory of a pipeline and of one whole tile staged for its store, ``stored_size`` bytes an element."""
@@ -92,8 +117,22 @@ TMA_CONFIGS = (
 
 #: Outputs of a thread beyond which it has no registers left for more values of each beside its sums.
 MOST_OUTPUTS = 64
+#: Outputs of a tile beyond which a kernel runs so long that it does not matter when it started.
+_SHORT_TILE = 64 * 64
+
+
+def _in_one_launch(configs: tuple[KernelConfig, ...]) -> tuple[KernelConfig, ...]:
+    return tuple(replace(c, one_launch=True) for c in configs)
+
+
+def _early(configs: tuple[KernelConfig, ...]) -> tuple[KernelConfig, ...]:
+    return tuple(replace(c, dependent=True) for c in configs if c.block_m * c.block_n <= _SHORT_TILE)
+
+
 #: Tensor-descriptor kernels whose last program of a tile folds its slices.
-MERGED_CONFIGS = tuple(c for c in TMA_CONFIGS if c.outputs_per_thread <= MOST_OUTPUTS)
+MERGED_CONFIGS = _in_one_launch(tuple(c for c in TMA_CONFIGS if c.outputs_per_thread <= MOST_OUTPUTS))
+#: Both kinds with dependent launches.
+EARLY_TMA_CONFIGS, EARLY_MERGED_CONFIGS = _early(TMA_CONFIGS), _early(MERGED_CONFIGS)
 
 #: Tensor-descriptor kernels that hold a running sum beside the accumulator, largest tile first.
 FOLDED_CONFIGS = (
@@ -117,3 +156,6 @@ GROUPED_CONFIGS = (
     _config(32, 32, 64, 4, 3),
     _config(16, 16, 128, 2, 3),
 )
+
+#: Both of them, with slices that the last program of a tile folds.
+MERGED_POINTER_CONFIGS, MERGED_GROUPED_CONFIGS = _in_one_launch(POINTER_CONFIGS), _in_one_launch(GROUPED_CONFIGS)
