@@ -52,7 +52,7 @@ class FakeDevice:
     steps: dict[int, tuple[Step, LoadedKernel]] = field(default_factory=dict)
     maps: dict[int, tuple[int, str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     streams: list[int] = field(default_factory=list)
-    captured: set[int] = field(default_factory=set)
+    captured: dict[int, int] = field(default_factory=dict)
     cleared: list[tuple[int, int, int]] = field(default_factory=list)
     current: int = CONTEXT
     lock: Any = field(default_factory=Lock)
@@ -82,11 +82,8 @@ class FakeDevice:
     def make_current(self, context: int) -> None:
         self.current = context
 
-    def captures(self, stream: int) -> bool:
-        return stream in self.captured
-
-    def stream_id(self, stream: int) -> int:
-        return stream + 1000
+    def order_of(self, stream: int) -> tuple[int, int]:
+        return self.captured.get(stream, 0), stream + 1000
 
     def clear(self, address: int, words: int, stream: int) -> None:
         """Of real memory, unless a test only notes what would be."""

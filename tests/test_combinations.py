@@ -25,7 +25,7 @@ def test_every_schedule_of_a_point_gives_the_replays_bytes(schedules: int) -> No
     assert swept["wrong"] == []
     assert swept["configs"] >= schedules
     assert swept["compared"] == 2 * swept["configs"]
-    assert set(swept["by_structure"]) >= {"chain_tma", "chain_pointer", "grouped_chain"}
+    assert set(swept["by_structure"]) >= {"chain_tma", "chain_pointer", "grouped_chain", "merged_tma"}
     # The draws would have shown another descriptor. What a fold starts from shows in a lone -0.0 only, which no matrix
     # step gives; so that mutant is not asked for.
     tried = {kind: counts for kind, counts in swept["power"].items() if kind != "start"}

@@ -16,7 +16,7 @@ import pytest
 
 from gemmdesc.errors import LaunchError
 from gemmdesc.kernels.driver import Driver, LaunchAttribute, LaunchConfig, TensorMap, launch_attributes
-from gemmdesc.kernels.launch_loop import launch_loop, one_by_one
+from gemmdesc.kernels.launch_loop import launch_loop, one_by_one, stream_order
 
 SOURCE = Path(__file__).parent / "fake_cuda" / "fake_cuda.c"
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -181,12 +181,17 @@ def test_large_clusters_are_allowed_by_function(fake: Fake) -> None:
     assert fake.numbers(60, 61, 62) == [4321, 1, 1]
 
 
-def test_streams_are_asked_and_words_cleared(fake: Fake) -> None:
-    assert [fake.driver.captures(stream) for stream in (4, 5, 6)] == [False, True, False]
-    assert fake.driver.stream_id(6) == (1 << 40) + 6
-    fake.driver.clear(1 << 33, 96, 4)
+@pytest.mark.parametrize("way", ["C", "Python"])
+def test_streams_are_asked_and_words_cleared(fake: Fake, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stream_order() is not None
+    if way == "Python":
+        monkeypatch.setattr("gemmdesc.kernels.driver.stream_order", lambda: None)
+    driver = Driver(str(fake.path))
+    assert [driver.order_of(stream)[0] for stream in (4, 5, 6)] == [0, 506, 0]
+    assert driver.order_of(6) == (0, (1 << 40) + 6)
+    driver.clear(1 << 33, 96, 4)
     assert fake.numbers(0, 1, 2, 3) == [1 << 33, 0, 96, 4]
-    for call in (fake.driver.captures, fake.driver.stream_id, lambda stream: fake.driver.clear(0, 1, stream)):
+    for call in (driver.order_of, lambda stream: driver.clear(0, 1, stream)):
         with pytest.raises(LaunchError, match=r"must succeed \(got CUDA_ERROR_INVALID_VALUE\)$"):
             call(13)
 

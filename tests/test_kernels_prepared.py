@@ -30,7 +30,7 @@ from gemmdesc.errors import Declined, LaunchError
 from gemmdesc.kernels.choose import MOST_COUNTED, KernelChoice, choose_kernel
 from gemmdesc.kernels.compiling import KERNELS, compile_variant, compiled_variants, constants_of, options_of
 from gemmdesc.kernels.config import Feature
-from gemmdesc.kernels.counters import ALL_WORDS, UNIT, Counters, device_counters
+from gemmdesc.kernels.counters import UNIT, Counters, device_counters
 from gemmdesc.kernels.launch_loop import launch_loop
 from gemmdesc.kernels.launch_tiled import launch_choice
 from gemmdesc.kernels.loaded import (
@@ -284,7 +284,7 @@ def test_every_number_arrives_as_it_was(choose: Callable[[GEMMDesc, KernelMeta],
     device = NotingDevice()
     prepared(descriptor, at, device, choice)(9, (1 << 40, 1 << 41, 1 << 42, 1 << 43))
     starts = {Input.A: 1 << 40, Input.B: 1 << 41, Input.OUT: 1 << 42, Input.SCRATCH: 1 << 43}
-    counters = device_counters(HOST).of_stream(device.stream_id(9))
+    counters = device_counters(HOST).of_stream(device.order_of(9)[1])
     assert counters is not None
     starts[Input.COUNTERS] = counters
 
@@ -310,7 +310,7 @@ def test_other_addresses_and_streams_take_effect(choose: Callable[[GEMMDesc, Ker
         if choose is choice_of:
             assert device.calls[-1][2][:2] == [inputs[3], inputs[2]]
             continue
-        counters = device_counters(HOST).of_stream(device.stream_id(call % 2))
+        counters = device_counters(HOST).of_stream(device.order_of(call % 2)[1])
         assert len(device.calls) == 1
         assert device.calls[-1][2][2:5] == [inputs[2], inputs[3], counters]
 
@@ -402,7 +402,7 @@ def test_threads_do_not_mix_their_arguments(choose: Callable[[GEMMDesc, KernelMe
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
     assert len(device.calls) == 4 * 150 * launches
-    counters = [device_counters(HOST).of_stream(device.stream_id(thread)) for thread in range(4)]
+    counters = [device_counters(HOST).of_stream(device.order_of(thread)[1]) for thread in range(4)]
     for step, _, arguments in device.calls:
         starts = [v // 4096 - 1 for a, v in zip(step.arguments, arguments, strict=True)
                   if isinstance(a, Box) or (isinstance(a, Word) and a.input is not Input.COUNTERS)]  # fmt: skip
@@ -435,42 +435,76 @@ def split(device: NotingDevice, counters: Counters, *, copies: bool = True) -> P
     return found
 
 
-def test_a_stream_has_counters_of_its_own_and_every_captured_launch_others() -> None:
-    device, memory = NotingDevice(captured={7}), torch.zeros(ALL_WORDS, dtype=torch.int32)
-    counters = Counters(memory)
+def words(count: int) -> Counters:
+    """So many at once, and no more: other blocks are not allocated."""
+    return Counters(lambda n: torch.zeros(n, dtype=torch.int32), count)
+
+
+def test_a_stream_has_counters_of_its_own_and_so_has_what_a_graph_captures_from_one() -> None:
+    device, counters = NotingDevice(), words(20 * MOST_COUNTED)
     runs = split(device, counters), split(device, counters)
     of_streams = {stream: {counted(run, device, stream) for run in runs * 2} for stream in (0, 1, 2)}
     assert all(len(found) == 1 for found in of_streams.values())
-    captured = [counted(run, device, 7) for run in runs * 3]
-    spans = sorted([(min(f), 4 * MOST_COUNTED) for f in of_streams.values()] + [(c, 4 * UNIT) for c in captured])
+    of_captures = set()
+    # Two graphs one after the other, the second from two streams, one of which was captured from before.
+    for captured in ({7: 501}, {7: 502, 8: 502}):
+        device.captured = captured
+        for stream in captured:
+            found = {counted(run, device, stream) for run in runs * 2}
+            assert len(found) == 1
+            of_captures |= found
+    assert len(of_captures) == 3
+    spans = sorted([(min(f), 4 * MOST_COUNTED) for f in of_streams.values()] + [(c, 4 * UNIT) for c in of_captures])
     assert all(begin + size <= following for (begin, size), (following, _) in pairwise(spans))
+    (memory,) = counters.blocks
     assert memory.data_ptr() <= spans[0][0]
-    assert sum(spans[-1]) <= memory.data_ptr() + 4 * ALL_WORDS
+    assert sum(spans[-1]) <= memory.data_ptr() + 4 * memory.numel()
     # The stream that was captured from has its own when it runs by itself.
-    device.captured.clear()
+    device.captured = {}
     assert counted(runs[0], device, 7) not in {c for c, _ in spans}
     assert device.cleared == []
 
 
+def test_a_larger_program_of_a_capture_takes_more_and_a_smaller_one_what_is_there() -> None:
+    counters = words(20 * MOST_COUNTED)
+    first, larger, again = (counters.of_capture(5, 9, count) for count in (UNIT, UNIT + 1, 3))
+    assert first is not None
+    assert larger == again == first + 4 * UNIT
+    assert counters.of_capture(5, 8, 3) == first + 4 * 3 * UNIT
+    # Captures long past are forgotten, and never meet their words again.
+    later = [counters.of_capture(6 + i, 9, 3) for i in range(200)]
+    assert len(set(later)) == 200
+    assert counters.of_capture(5, 9, 3) not in {first, larger, *later}
+
+
 def test_a_launch_without_counters_clears_some_behind_its_scratch() -> None:
-    device, memory = NotingDevice(captured={7}), torch.zeros(MOST_COUNTED + 2 * UNIT, dtype=torch.int32)
-    run = split(device, Counters(memory))
+    device, counters = NotingDevice(captured={7: 501}), words(MOST_COUNTED + 2 * UNIT)
+    run = split(device, counters)
+    (memory,) = counters.blocks
     tiles = run._counted
     partials = run.scratch_bytes - 4 * tiles
     assert record(one_launch(SPLIT, AT), AT, NOTHING, HOST).scratch_bytes == partials
     assert counted(run, device, 3) == memory.data_ptr()
     following = memory.data_ptr() + 4 * MOST_COUNTED
-    assert [counted(run, device, 7) for _ in range(2)] == [following, following + 4 * UNIT]
+    assert counted(run, device, 7) == following
+    device.captured = {7: 502}
+    assert counted(run, device, 7) == following + 4 * UNIT
     assert device.cleared == []
     # The words are spent: neither another stream nor another capture gets any.
+    device.captured = {7: 503}
     for stream in (7, 5, 7):
         assert counted(run, device, stream) == 32768 + partials
     assert device.cleared == [(32768 + partials, tiles, s) for s in (7, 5, 7)]
     assert counted(run, device, 3) == memory.data_ptr()
+    # A new program has more of them allocated, for all, and nobody's are taken away.
+    split(device, counters)
+    assert len(counters.blocks) == 2
+    more = counters.blocks[1].data_ptr()
+    assert [counted(run, device, s) for s in (5, 7, 3)] == [more, more + 4 * MOST_COUNTED, memory.data_ptr()]
 
 
 def test_a_program_made_while_a_graph_is_captured_allocates_no_counters() -> None:
-    device = NotingDevice(captured={7})
+    device = NotingDevice(captured={7: 501})
     run = split(device, None, copies=False)  # type: ignore[arg-type]
     for stream in (7, 0):
         assert counted(run, device, stream) == 32768 + run.scratch_bytes - 4 * run._counted
@@ -479,18 +513,18 @@ def test_a_program_made_while_a_graph_is_captured_allocates_no_counters() -> Non
 
 def test_a_thread_without_a_context_gets_one_before_it_asks_for_counters() -> None:
     device = NotingDevice()
-    run = split(device, Counters(torch.zeros(ALL_WORDS, dtype=torch.int32)))
+    run = split(device, words(20 * MOST_COUNTED))
 
-    def refused(stream: int) -> bool:
+    def refused(stream: int) -> tuple[int, int]:
         if device.current != CONTEXT:
-            raise LaunchError("cuStreamIsCapturing must succeed (got CUDA_ERROR_201)")
-        return False
+            raise LaunchError("cuStreamGetCaptureInfo must succeed (got CUDA_ERROR_201)")
+        return 0, stream
 
-    device.captures = refused  # type: ignore[method-assign]
+    device.order_of = refused  # type: ignore[method-assign]
     device.current = 0
     counted(run, device, 0)
     assert device.current == CONTEXT
-    device.captures = lambda stream: (_ for _ in ()).throw(LaunchError("no (got 1)"))  # type: ignore[method-assign]
+    device.order_of = lambda stream: (_ for _ in ()).throw(LaunchError("no (got 1)"))  # type: ignore[method-assign]
     with pytest.raises(LaunchError):
         run(0, (4096, 8192, 16384, 32768))
 

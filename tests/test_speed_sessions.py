@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,9 +17,10 @@ from gemmdesc.speed.bars import Bar, asked, bars
 from gemmdesc.speed.journal import Session, read_sessions, row_data, row_from_data
 from gemmdesc.speed.measuring import INDUCTOR_MAX, LIBRARY, OURS, PRODUCT, State, TimingError, measure, timing
 from gemmdesc.speed.rehearsal import RehearsalDevice, RehearsedShape
+from gemmdesc.speed.schedules import TWO_LAUNCHES
 from gemmdesc.speed.session import Plan, remaining, run_session, with_compiled
 from gemmdesc.speed.sets import control_shapes, speed_shapes
-from gemmdesc.speed.summary import Collected, claims, group_result, write_rows
+from gemmdesc.speed.summary import Collected, claims, group_result, schedule_results, write_rows
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 DECODE = speed_shapes(["decode"])
@@ -242,7 +244,7 @@ def test_the_script_rehearses_measures_and_sums_up(
     pytest.importorskip("matplotlib")
     monkeypatch.syspath_prepend(str(SCRIPTS))
     script, page = importlib.import_module("bench_gemm"), importlib.import_module("make_results_md")
-    parts = ["--parts", "decode,fused", "--rehearse"]
+    parts = ["--parts", "decode,fused", "--rehearse", "--compiled", "8"]
     assert script.main(["measure", str(tmp_path / "a"), *parts, "--seconds", "200", "--shard", "0/2"]) == script.LEFT
     for _ in range(20):
         more = ["--earlier", str(tmp_path / "a"), "--seconds", "2000"]
@@ -268,6 +270,80 @@ def test_the_script_rehearses_measures_and_sums_up(
     assert all(r["ratio"] == pytest.approx(r[f"{LIBRARY}_device_us"] / r[f"{OURS}_device_us"]) for r in used)
     assert "left in this shard: 0" in capsys.readouterr().out
     assert script.main(["measure", str(tmp_path), "--rehearse", "--parts", "nothing"]) == 2
+
+
+def test_sets_come_in_turn_and_those_that_bars_ask_most_of_twice_as_often() -> None:
+    shapes = speed_shapes()
+    todo = remaining(Plan(shapes=shapes, seconds=1.0), ())
+    assert sorted(s.name for s in todo) == sorted(s.name for s in shapes)
+
+    def met(count: int) -> Counter[tuple[str, bool]]:
+        return Counter((s.part, s.large and s.part == "model") for s in todo[:count])
+
+    first = met(8 * 6)
+    assert first["decode", False] == first["model", False] == first["model", True] == first["unrounded", False] == 8
+    assert {first[part, False] for part in ("float8", "cuda_core", "vector", "fused")} == {4}
+    assert met(200)["decode", False] == 28
+    assert met(200)["unrounded", False] == 24
+    # The order is the same in the next session, without what is done.
+    assert remaining(Plan(shapes=shapes[10:], seconds=1.0), ()) != todo
+    assert [s.name for s in todo] == [s.name for s in remaining(Plan(shapes=shapes, seconds=9.0), ())]
+
+
+def test_other_schedules_are_timed_beside_ours_bytes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    device = RehearsalDevice(schedules=(TWO_LAUNCHES, "one_launch", "narrow"), wrong=frozenset({"narrow"}))
+    done = session(tmp_path, "0of1-one", device, shapes=speed_shapes(["decode", "fused"]))
+    for row in done.rows:
+        assert row_from_data(json.loads(json.dumps(row_data(row)))) == row
+        assert set(row.device) == set(row.sides.calls)
+        if row.shape.following:
+            assert row.sides.schedules == {}
+            continue
+        assert "narrow" in row.sides.different
+        assert "narrow" not in row.device
+        assert row.ratio(under="narrow") is None
+        assert row.ratio(OURS, TWO_LAUNCHES) == 1.0
+        assert row.ratio(OURS, "one_launch") == row.device[OURS].median / row.device["one_launch"].median
+    found = schedule_results(Collected(DECODE, (done,)))
+    assert {name: (r["applies"], r["as_ours"], r["timed"], r["different"]) for name, r in found.items()} == {
+        TWO_LAUNCHES: (28, 28, 28, 0), "one_launch": (28, 0, 28, 0), "narrow": (28, 0, 0, 28),
+    }  # fmt: skip
+    one = found["one_launch"]
+    assert one["over_ours"] == pytest.approx(one["library_over_it"] / one["library_over_ours"])
+    assert one["worst"] <= one["over_ours"] <= one["best"]
+    assert one["by_group"]["decode, 14336x4096"]["timed"] == 7
+    assert (found["narrow"]["over_ours"], found["narrow"]["best_shape"]) == (None, "")
+    # Bytes that differ are told, and fail whoever asked for them.
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    script = importlib.import_module("bench_gemm")
+    assert script.main(["summary", str(tmp_path), "--parts", "decode"]) == 1
+    assert "narrow: nothing timed; 0 of 28 timed, 0 as ours; 0 faster, 0 slower, 28 different" in capsys.readouterr().out
+    assert script.main(["measure", str(tmp_path), "--rehearse", "--parts", "decode", "--configs", "usual"]) == 1
+    assert f"bytes differ: {DECODE[0].name}, narrow" in capsys.readouterr().out
+    # A row that was measured before there were schedules is read, too.
+    data = row_data(done.measured[0])
+    del data["sides"]["schedules"]
+    assert row_from_data(data).sides.schedules == {}
+
+
+def test_what_was_measured_is_seen_though_the_session_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    script = importlib.import_module("bench_gemm")
+    session(tmp_path, "one", RehearsalDevice(drift=6.0))
+    given = ["summary", str(tmp_path), "--parts", "decode"]
+    assert script.main(given) == 2
+    assert (tmp_path / "speed.parquet").exists()
+    assert not (tmp_path / "speed.json").exists()
+    assert script.main([*given, "--dropped"]) == 0
+    told = capsys.readouterr().out
+    assert "used all the same" in told
+    assert "decode, M 1 to 64: " in told
 
 
 def test_sessions_of_two_cards_are_not_mixed(tmp_path: Path) -> None:

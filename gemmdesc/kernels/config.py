@@ -26,8 +26,8 @@ class Feature(Enum):
     DEPENDENT = "dependent"
 
 
-#: The features of configs that the chooser picks unasked: those whose bytes and times a card has verified.  Tuned tables
-#: and callers may name configs of the others, and a benchmark asks for them.
+#: The features of configs that the chooser picks unasked: those whose bytes and times a card has verified.  Tuned
+#: tables and callers may name configs of the others, and a benchmark asks for them.
 UNASKED: frozenset[Feature] = frozenset()
 
 

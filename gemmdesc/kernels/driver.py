@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 from gemmdesc.errors import LaunchError
-from gemmdesc.kernels.launch_loop import launch_loop, one_by_one
+from gemmdesc.kernels.launch_loop import launch_loop, one_by_one, order_by_ctypes, stream_order
 
 #: ``CUDA_SUCCESS``.
 SUCCESS = 0
@@ -28,7 +28,6 @@ _CLUSTER_DIMENSION, _CLUSTER_SCHEDULING, _COOPERATIVE, _PROGRAMMATIC_SERIALIZATI
 _CLUSTER_SPREAD = 1
 _NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 _VALUE_BYTES = 64
-_CAPTURE_STATUS_NONE = 0
 #: Drivers up to this version set a bit in the maps of small tensors that must be off; CUTLASS and Triton clear it, too.
 _LAST_WITH_SMALL_BIT = 13010
 _SMALL_TENSOR_BYTES = 128 * 1024
@@ -107,7 +106,7 @@ class Driver:
             self._set_context = _function(loaded, "cuCtxSetCurrent", (address,))
             self._get_device = _function(loaded, "cuDeviceGet", (address, ctypes.c_int))
             self._retain = _function(loaded, "cuDevicePrimaryCtxRetain", (address, ctypes.c_int))
-            self._capture_status = _function(loaded, "cuStreamIsCapturing", (address, address))
+            self._capture_info = _function(loaded, "cuStreamGetCaptureInfo_v2", (address,) * 6)
             self._stream_id = _function(loaded, "cuStreamGetId", (address, address))
             self._fill_words = _function(loaded, "cuMemsetD32Async", (address, count, ctypes.c_size_t, address))
             self._set_attribute = _function(loaded, "cuFuncSetAttribute", (address, ctypes.c_int, ctypes.c_int))
@@ -120,6 +119,13 @@ class Driver:
         at = ctypes.cast(loaded.cuLaunchKernelEx, ctypes.c_void_p).value
         self.launch_all: Callable[[int, int, int], int] = (
             partial(one_by_one, self.launch) if loop is None or at is None else partial(loop, at)
+        )
+        order, asked = stream_order(), (loaded.cuStreamGetCaptureInfo_v2, loaded.cuStreamGetId)
+        infos = [ctypes.cast(f, ctypes.c_void_p).value for f in asked]
+        self._order_of: Callable[[int], tuple[int, int, int]] = (
+            partial(order_by_ctypes, self._capture_info, self._stream_id)
+            if order is None or infos[0] is None or infos[1] is None
+            else partial(order, infos[0], infos[1])
         )
         self._clears_small_bit = version.value <= _LAST_WITH_SMALL_BIT
         self._primary: dict[int, int] = {}
@@ -178,25 +184,17 @@ class Driver:
         """
         self._require(self._set_context(context), "cuCtxSetCurrent")
 
-    def captures(self, stream: int) -> bool:
-        """Whether a graph is being captured from ``stream``.
+    def order_of(self, stream: int) -> tuple[int, int]:
+        """What puts work on ``stream`` in order: the capture of a graph that it is in, 0 for none, or else its number.
+
+        No other stream of this process has that number, not even one that gets its handle.
 
         Raises:
             LaunchError: the driver refuses.
         """
-        status = ctypes.c_int()
-        self._require(self._capture_status(stream, ctypes.addressof(status)), "cuStreamIsCapturing")
-        return status.value != _CAPTURE_STATUS_NONE
-
-    def stream_id(self, stream: int) -> int:
-        """The number of ``stream``, which no other stream of this process has, not even one that gets its handle.
-
-        Raises:
-            LaunchError: the driver refuses.
-        """
-        number = ctypes.c_uint64()
-        self._require(self._stream_id(stream, ctypes.addressof(number)), "cuStreamGetId")
-        return number.value
+        status, capture, number = self._order_of(stream)
+        self._require(status, "cuStreamGetCaptureInfo and cuStreamGetId")
+        return capture, number
 
     def clear(self, address: int, words: int, stream: int) -> None:
         """Enqueue that ``words`` of four bytes at ``address`` become zero.

@@ -248,12 +248,13 @@ class PreparedProgram:
             return self._found_counters(stream, inputs)
 
     def _found_counters(self, stream: int, inputs: tuple[int, ...]) -> int:
-        driver, found = self._driver, None
-        if self._counters is not None:
-            if driver.captures(stream):
-                found = self._counters.of_capture(self._counted)
+        driver, counters, found = self._driver, self._counters, None
+        if counters is not None:
+            capture, number = driver.order_of(stream)
+            if capture:
+                found = counters.of_capture(capture, stream, self._counted)
             else:
-                found = self._counters.of_stream(driver.stream_id(stream))
+                found = counters.of_stream(number)
         if found is None:
             found = inputs[Input.SCRATCH] + self._counters_at
             driver.clear(found, self._counted, stream)

@@ -109,6 +109,8 @@ def prepare(
             return Unprepared(reason=reason, expected=True)
         # Counters have to be cleared once, which is no part of what a graph captures.
         known = counters(device) if program.counters and copies else None
+        if known is not None:
+            known.top_up()
         return PreparedProgram(
             program, [load(step) for step in program.steps], driver(), device.index or 0, known
         )  # fmt: skip

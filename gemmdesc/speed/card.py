@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,25 @@ from typing import TYPE_CHECKING, Any
 from gemmdesc.dropin.memory import signed_bits
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, DeclinedError, GemmdescError, InvalidInputError
+from gemmdesc.kernels.choose import KernelChoice
+from gemmdesc.plan.cards import card_arithmetic
 from gemmdesc.speed.calls import Call, Tensors, eager_function, fill, library_call, new_tensors, our_call, product_call
-from gemmdesc.speed.measuring import INDUCTOR, INDUCTOR_MAX, LIBRARY, OURS, PRODUCT, RATED, Limits, Sides, TimingError
+from gemmdesc.speed.measuring import (
+    AS_OURS,
+    FAILED,
+    INDUCTOR,
+    INDUCTOR_MAX,
+    LIBRARY,
+    OURS,
+    PRODUCT,
+    RATED,
+    Limits,
+    Sides,
+    TimingError,
+)
+from gemmdesc.speed.schedules import in_a_word, scheduled_plans
 from gemmdesc.speed.shapes import SpeedShape
+from gemmdesc.tuning.ahead import Ahead
 from gemmdesc.tuning.graphs import captured, events_us, set_count
 
 if TYPE_CHECKING:
@@ -28,16 +44,20 @@ _RATE_RUNS = 12
 
 
 class CudaDevice:
-    """The current CUDA device, with the process's default planner.
+    """The current CUDA device, with the process's default planner; ``schedules``: what plain products are timed with.
 
     Raises:
         LibraryError: no GPU that torch can use.
     """
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(self, *, seed: int = 0, schedules: tuple[str, ...] = ()) -> None:
+        import torch
+
         from gemmdesc.library.device import device_id
 
-        self._id, self._seed = device_id(), seed
+        self._id, self._seed, self._schedules = device_id(), seed, schedules
+        major, minor = torch.cuda.get_device_capability()
+        self._ahead = Ahead(10 * major + minor)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -54,6 +74,25 @@ class CudaDevice:
                 "cublaslt": str(library.version), "driver": self._id.driver,
             },
         }  # fmt: skip
+
+    def ready(self, shapes: Sequence[SpeedShape]) -> None:
+        """Compile the kernels of plain 16-bit products in all cores, every schedule's; others wait until they run."""
+        from gemmdesc.library.torch_settings import read_settings
+        from gemmdesc.ops import default_planner
+
+        planner, settings, wanted = default_planner(), read_settings(self._id.sm), []
+        for shape in shapes:
+            if not shape.plain_half:
+                continue
+            plan = planner.plan_mm(*shape.product.metas(), settings)
+            if not isinstance(plan, Declined):
+                others = scheduled_plans(plan, self._schedules, card_arithmetic(self._id.sm))
+                wanted += [v for one in (plan, *others.values()) for v in sorted(one.variants, key=str)]
+        self._ahead(wanted)
+
+    def close(self) -> None:
+        """End what compiles."""
+        self._ahead.close()
 
     def clock(self) -> float:
         return time.monotonic()
@@ -72,7 +111,8 @@ class CudaDevice:
     def open(self, shape: SpeedShape, *, compiled: bool) -> Iterator[CudaShape]:
         import torch
 
-        opened = CudaShape(shape, compiled=compiled, seed=self._seed)
+        schedules = self._schedules if shape.plain_half and shape.part != "control" else ()
+        opened = CudaShape(shape, compiled=compiled, seed=self._seed, schedules=schedules)
         try:
             yield opened
         finally:
@@ -112,8 +152,10 @@ def _rate(dtype: DType, n: int) -> float:
 class CudaShape:
     """A shape's input sets, calls and graphs; nothing is made before it is asked for."""
 
-    def __init__(self, shape: SpeedShape, *, compiled: bool, seed: int) -> None:
-        self._shape, self._compiled, self._seed = shape, compiled, seed
+    def __init__(
+        self, shape: SpeedShape, *, compiled: bool, seed: int, schedules: tuple[str, ...] = ()
+    ) -> None:
+        self._shape, self._compiled, self._seed, self._schedules = shape, compiled, seed, schedules
         self._sets: list[Tensors] = []
         self._calls: dict[str, Call] = {}
         self._graphs: dict[str, tuple[torch.cuda.CUDAGraph, int]] = {}
@@ -145,13 +187,42 @@ class CudaShape:
             self._calls[PRODUCT] = product_call(shape)
         if self._compiled:
             self._calls |= {name: self._compile(mode) for name, mode in _MODES.items()}
-        different = self._different()
+        want = signed_bits(self._calls[LIBRARY](self._sets[0])).clone()
+        different = [n for n in self._calls if n not in (LIBRARY, PRODUCT) and not self._has(want, self._calls[n])]
+        schedules = {} if OURS in different else self._add_schedules(want, different)
         for tensors in self._sets:
             fill(shape, tensors, generator, wide=False)
         kernel, slices = self._kernel()
         return Sides(
-            calls=tuple(self._calls), different=different, kernel=kernel, slices=slices, sets=len(self._sets)
-        )
+            calls=tuple(self._calls), different=tuple(different), kernel=kernel, slices=slices, sets=len(self._sets),
+            schedules=schedules,
+        )  # fmt: skip
+
+    def _add_schedules(self, want: torch.Tensor, different: list[str]) -> dict[str, str]:
+        """By name what they launch; those of equal bytes become calls, the others' names go to ``different``."""
+        from gemmdesc.ops import plan as plan_call
+        from gemmdesc.ops import run
+
+        first, found = self._sets[0], {}
+        plan = plan_call(first.a, first.b, out=first.out) if self._schedules else None
+        if plan is None or isinstance(plan, Declined):
+            return {}
+        for name, other in scheduled_plans(plan, self._schedules, card_arithmetic(plan.device.sm)).items():
+            if other.kernel == plan.kernel:
+                found[name] = AS_OURS
+                continue
+            found[name] = in_a_word(other.kernel)
+            call: Call = partial(lambda one, t: run(one, t.a, t.b, out=t.out), other)
+            try:
+                equal = self._has(want, call)
+            except (RuntimeError, GemmdescError) as error:
+                found[name] = f"{FAILED}{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+                continue
+            if equal:
+                self._calls[name] = call
+            else:
+                different.append(name)
+        return found
 
     def _compile(self, mode: str) -> Call:
         import torch
@@ -159,41 +230,31 @@ class CudaShape:
         function = torch.compile(eager_function(self._shape), mode=mode, dynamic=False)
         return lambda t: function(t.a, t.b, *t.beside.values())
 
-    def _different(self) -> tuple[str, ...]:
-        """Calls whose bytes are not the library's on the first set; ours twice, the second time by its short way."""
+    def _has(self, want: torch.Tensor, call: Call) -> bool:
+        """Whether ``call`` has those bytes on the first set; called twice, the second time by a shorter way."""
         import torch
 
         first = self._sets[0]
-        want = signed_bits(self._calls[LIBRARY](first)).clone()
-        found = []
-        for name, call in self._calls.items():
-            if name in (LIBRARY, PRODUCT):
-                continue
-            for _ in range(2):
-                first.out.fill_(float("nan"))
-                got = call(first)
-                if got.shape != first.out.shape or not torch.equal(signed_bits(got), want):
-                    found.append(name)
-                    break
-        return tuple(found)
+        for _ in range(2):
+            first.out.fill_(float("nan"))
+            got = call(first)
+            if got.shape != first.out.shape or not torch.equal(signed_bits(got), want):
+                return False
+        return True
 
     def _kernel(self) -> tuple[str, int]:
         """Ours in a word, and how many slices; of calls that are no plain 16-bit product the word alone."""
-        from gemmdesc.kernels.choose import KernelChoice
         from gemmdesc.ops import plan as plan_call
 
         first = self._sets[0]
-        if self._shape.following or self._shape.product.dtype not in (DType.FLOAT16, DType.BFLOAT16):
+        if not self._shape.plain_half:
             return self._shape.following or self._shape.product.dtype.value, 1
         plan = plan_call(first.a, first.b, out=first.out)
         if isinstance(plan, Declined):
             return "declined", 1
         kernel = plan.kernel
         if isinstance(kernel, KernelChoice):
-            c = kernel.config
-            tile = f"{c.block_m}x{c.block_n}x{c.block_k}, {c.num_warps} warps, {c.num_stages} stages"
-            packed = " packed" if kernel.packing else ""
-            return f"{kernel.structure.value}{packed} {tile}", kernel.slices.count
+            return in_a_word(kernel), kernel.slices.count
         return kernel.structure.value, 1 if not plan.descriptor.cuts else 2
 
     def device_us(self, call: str) -> float:

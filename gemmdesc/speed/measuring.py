@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,6 +19,10 @@ from gemmdesc.speed.shapes import SpeedShape
 #: it, and torch.compile's code for the same function, as it comes and with max-autotune.
 LIBRARY, OURS, PRODUCT, INDUCTOR, INDUCTOR_MAX = "library", "ours", "product", "inductor", "inductor_max"
 CALLS = (LIBRARY, OURS, PRODUCT, INDUCTOR, INDUCTOR_MAX)
+#: What stands for the kernel of a schedule that is ours, whose time is its own, too.
+AS_OURS = "as ours"
+#: How what stands for a schedule begins that could not be launched.
+FAILED = "failed: "
 #: Rounds whose times are not kept: the first replays of a graph, and a clock that is not yet up.
 _WARM_ROUNDS = 1
 
@@ -57,7 +61,9 @@ class Sides:
     """What a device knows of a shape before timing it.
 
     ``calls``: some of CALLS.  ``different``: those of them whose bytes are not the library's.  ``kernel``: ours, and
-    ``slices``: into how many parts it sums k.  ``sets``: input sets that calls rotate over.
+    ``slices``: into how many parts it sums k.  ``sets``: input sets that calls rotate over.  ``schedules``: by name,
+    the kernels of other schedules that apply, AS_OURS, or why one could not be launched; those that are timed are among
+    ``calls``, and those whose bytes differ among ``different`` only.
     """
 
     calls: tuple[str, ...]
@@ -67,6 +73,7 @@ class Sides:
     kernel: str = ""
     slices: int = 1
     sets: int = 1
+    schedules: Mapping[str, str] = field(default_factory=dict)
 
 
 class Opened(Protocol):
@@ -96,6 +103,10 @@ class Device(Protocol):
 
     def open(self, shape: SpeedShape, *, compiled: bool) -> AbstractContextManager[Opened]:
         """``compiled``: with torch.compile's code among the calls."""
+        ...
+
+    def ready(self, shapes: Sequence[SpeedShape]) -> None:
+        """Make whatever takes long and can be made before shapes are opened, such as compiled kernels."""
         ...
 
     def clock(self) -> float:
@@ -131,6 +142,7 @@ class Row:
         return None if times[0] is None or times[1] is None else times[0] / times[1]
 
     def _time(self, call: str, host: bool) -> float | None:
+        call = OURS if self.sides.schedules.get(call) == AS_OURS else call
         device, launch = self.device.get(call), self.host.get(call)
         if device is None or (host and launch is None):
             return None

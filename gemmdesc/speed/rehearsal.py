@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from gemmdesc.speed.measuring import INDUCTOR, INDUCTOR_MAX, LIBRARY, OURS, PRODUCT, Limits, Sides
+from gemmdesc.speed.measuring import AS_OURS, INDUCTOR, INDUCTOR_MAX, LIBRARY, OURS, PRODUCT, Limits, Sides
+from gemmdesc.speed.schedules import TWO_LAUNCHES
 from gemmdesc.speed.shapes import SpeedShape
 
 _LIMITS = Limits(
@@ -26,6 +27,7 @@ class RehearsalDevice:
     """``drift``: how much slower ours becomes with every 1,000 s of its clock, as a share.
 
     ``different``, ``declined``, ``failing``: names of shapes whose bytes differ, that we decline, that fail.
+    ``schedules``: those that every plain product is timed with; of these ``wrong`` have other bytes.
     """
 
     drift: float = 0.0
@@ -33,6 +35,8 @@ class RehearsalDevice:
     different: frozenset[str] = frozenset()
     declined: frozenset[str] = frozenset()
     failing: frozenset[str] = frozenset()
+    schedules: tuple[str, ...] = ()
+    wrong: frozenset[str] = frozenset()
     now: float = 0.0
     log: list[str] = field(default_factory=list)
     replays: int = 0
@@ -44,6 +48,12 @@ class RehearsalDevice:
     def limits(self) -> Limits:
         self.now += 1.0
         return _LIMITS
+
+    def ready(self, shapes: Sequence[SpeedShape]) -> None:
+        self.now += 1e-3 * len(shapes)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def clock(self) -> float:
         return self.now
@@ -68,8 +78,13 @@ class RehearsedShape:
         name = self.shape.name
         calls = [LIBRARY, OURS, *([PRODUCT] if self.shape.following else [])]
         calls += [INDUCTOR, INDUCTOR_MAX] if self.compiled else []
+        plain = not self.shape.following
+        others = {s: AS_OURS if s == TWO_LAUNCHES else s for s in self.device.schedules if plain}
+        wrong = [s for s in others if s in self.device.wrong]
+        calls += [s for s, kernel in others.items() if kernel != AS_OURS and s not in wrong]
         return Sides(
-            calls=tuple(calls), different=(OURS,) if name in self.device.different else (),
+            calls=tuple(calls), different=(*((OURS,) if name in self.device.different else ()), *wrong),
+            schedules=others,
             declined="kernel: none" if name in self.device.declined else "",
             failure="out of memory" if name in self.device.failing else "", kernel="rehearsed",
             slices=1 + _hash(name) % 2,
@@ -81,7 +96,7 @@ class RehearsedShape:
         wobble = 1 + self.device.noise * (_hash(f"{self.shape.name} {call} {self.device.replays}") % 1000 / 1000 - 0.5)
         slower = 1 + self.device.drift * self.device.now / 1000 if call == OURS else 1.0
         following = 1.1 if self.shape.following and call in (LIBRARY, INDUCTOR) else 1.0
-        taken = (1.25 * least * following + _LAUNCH_US[call]) * wobble * slower
+        taken = (1.25 * least * following + _LAUNCH_US.get(call, 2.0)) * wobble * slower
         self.device.now += max(2e-3, 1e-6 * taken)
         return taken
 

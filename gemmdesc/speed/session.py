@@ -11,12 +11,17 @@ from typing import Any
 
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.speed.journal import SUFFIX, Journal, Session
+from gemmdesc.speed.layers import MODEL
 from gemmdesc.speed.measuring import INDUCTOR, Device, Limits, Row, State, measure
 from gemmdesc.speed.sets import control_shapes
 from gemmdesc.speed.shapes import SpeedShape
 
 #: How much longer than the first the last control may take.
 _CONTROL_MARGIN = 1.3
+#: Shapes that are made ready together.
+_AHEAD = 24
+#: Of these sets two shapes come before one of each other set: a session that has little time is to show them.
+_FIRST = ("decode", MODEL, "unrounded")
 #: Shapes of every group that torch.compile's code is timed for, evenly spread over it.
 COMPILED_SHAPES = 8
 
@@ -52,9 +57,10 @@ class Plan:
 
 
 def remaining(plan: Plan, earlier: Iterable[Session]) -> tuple[SpeedShape, ...]:
-    """The shapes of the plan's shard that lack runs, those with the fewest first, else in a shuffled order.
+    """The shapes of the plan's shard that lack runs, those with the fewest first, else sets in turn.
 
-    The order does not depend on the session, so that one that has little time still meets every group.
+    The order does not depend on the session, and one that has little time still meets every set, with more shapes of
+    decoding steps, of models on either side of 5 GFLOP, and of unrounded sizes.
     """
     rows = [r for s in earlier if not s.dropped for r in s.measured if r.state is not State.FAILED]
     shuffled = list(plan.shapes)
@@ -66,7 +72,19 @@ def remaining(plan: Plan, earlier: Iterable[Session]) -> tuple[SpeedShape, ...]:
     Random(plan.seed).shuffle(shuffled)
     index, count = plan.shard
     lacking = [s for s in shuffled[index::count] if done[s.name] < plan.runs]
-    return tuple(sorted(lacking, key=lambda s: done[s.name]))
+    return tuple(sorted(_in_turn(lacking), key=lambda s: done[s.name]))
+
+
+def _in_turn(shapes: Iterable[SpeedShape]) -> list[SpeedShape]:
+    """``shapes`` of each set in their order, and of the sets in turn."""
+    lots: dict[tuple[str, bool], list[SpeedShape]] = {}
+    for shape in shapes:
+        lots.setdefault((shape.part, shape.large and shape.part == MODEL), []).append(shape)
+    turns = [
+        ((1 + place) / (2 if part in _FIRST else 1), part not in _FIRST, part, large, shape)
+        for (part, large), lot in lots.items() for place, shape in enumerate(lot)
+    ]  # fmt: skip
+    return [turn[-1] for turn in sorted(turns, key=lambda turn: turn[:-1])]
 
 
 def with_compiled(shapes: Sequence[SpeedShape], count: int) -> frozenset[str]:
@@ -108,14 +126,21 @@ def run_session(
     rates = {name: rate / 1e12 for name, rate in limits.operations_per_second.items()}
     found = {"terabytes_per_second": limits.bytes_per_second / 1e12, "tera_operations_per_second": rates}
     journal = Journal(path, name, {**device.about, **about, "shard": list(plan.shard), "limits": found})
+    device.ready(control_shapes())
     before = device.clock()
     _control(device, limits, journal, random, plan.rounds, "first")
     reserve = _CONTROL_MARGIN * (device.clock() - before)
     done, longest = 0, 0.0
-    for shape in todo:
-        before = device.clock()
-        if before - began + reserve + longest > plan.seconds and done:
+
+    def is_over() -> bool:
+        return done > 0 and device.clock() - began + reserve + longest > plan.seconds
+
+    for place, shape in enumerate(todo):
+        if place % _AHEAD == 0 and not is_over():
+            device.ready(todo[place : place + _AHEAD])
+        if is_over():
             break
+        before = device.clock()
         row = measure(device, shape, limits, random, rounds=plan.rounds, compiled=shape.name in compiled)
         journal.add(row)
         done += 1
@@ -137,5 +162,7 @@ def in_words(row: Row) -> str:
     if ratio is None:
         return f"{row.shape.name}: {row.state.value} {row.reason}".rstrip()
     times = ", ".join(f"{name} {t.median:.1f}" for name, t in row.device.items())
+    wrong = [name for name in row.sides.different if name in row.sides.schedules]
+    times += f", bytes differ: {' '.join(wrong)}" if wrong else ""
     least = ", ".join(f"{name} {us:.1f}" for name, us in row.least.items())
     return f"{row.shape.name}: {ratio:.3f} ({times} us; least {least} us)"

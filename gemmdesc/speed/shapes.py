@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmdesc.books import Shape
+from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 
 #: What follows a product in a fused call, in eager torch; each is a group of the fused set.
@@ -54,3 +55,8 @@ class SpeedShape:
     def large(self) -> bool:
         """Above 5 GFLOP, where the published figures part the shapes."""
         return self.operations > 5_000_000_000
+
+    @property
+    def plain_half(self) -> bool:
+        """A product of 16-bit operands that nothing follows."""
+        return not self.following and self.product.dtype in (DType.FLOAT16, DType.BFLOAT16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,7 +12,18 @@ from gemmdesc.errors import InvalidInputError
 from gemmdesc.profiles import write_table
 from gemmdesc.speed.bars import Bar, asked, bars
 from gemmdesc.speed.journal import Session
-from gemmdesc.speed.measuring import CALLS, INDUCTOR, INDUCTOR_MAX, LIBRARY, OURS, Row, State, geometric_mean
+from gemmdesc.speed.measuring import (
+    AS_OURS,
+    CALLS,
+    FAILED,
+    INDUCTOR,
+    INDUCTOR_MAX,
+    LIBRARY,
+    OURS,
+    Row,
+    State,
+    geometric_mean,
+)
 from gemmdesc.speed.shapes import SpeedShape
 
 #: Two runs agree where the geometric means of a group differ by no more.
@@ -19,11 +31,16 @@ AGREEMENT = 0.02
 
 
 class Collected:
-    """Rows of the sessions that were not dropped, by shape, each session's in the order of the sessions."""
+    """Rows of the sessions that were not dropped, by shape, each session's in the order of the sessions.
 
-    def __init__(self, shapes: Sequence[SpeedShape], sessions: Iterable[Session]) -> None:
+    ``dropped``: of the others, too, for a first look; no such figures are published.
+    """
+
+    def __init__(
+        self, shapes: Sequence[SpeedShape], sessions: Iterable[Session], *, dropped: bool = False
+    ) -> None:
         self.shapes, self.sessions = tuple(shapes), tuple(sessions)
-        self.used = tuple(s for s in self.sessions if not s.dropped)
+        self.used = tuple(s for s in self.sessions if dropped or not s.dropped)
         known = {s.name for s in self.shapes}
         self.rows: dict[str, list[Row]] = {}
         for row in (r for s in self.used for r in s.measured if r.shape.name in known):
@@ -88,6 +105,36 @@ def inductor_bytes(collected: Collected) -> dict[str, dict[str, int]]:
     return found
 
 
+def schedule_results(collected: Collected) -> dict[str, dict[str, Any]]:
+    """Of each schedule, over all shapes that it applies to and by group: counts, and means against ours and cuBLAS."""
+    plain = [b for b in bars() if b.over == LIBRARY and not b.host and not b.sampled]
+    rows = [row for rows in collected.rows.values() for row in rows if row.sides.schedules]
+    found: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(n for row in rows for n in row.sides.schedules):
+        met = [row for row in rows if name in row.sides.schedules]
+        groups = {bar.name: [row for row in met if bar.holds(row.shape)] for bar in plain}
+        found[name] = _schedule_result(name, met)
+        found[name]["by_group"] = {g: _schedule_result(name, members) for g, members in groups.items() if members}
+    return found
+
+
+def _schedule_result(name: str, rows: Sequence[Row]) -> dict[str, Any]:
+    gains = {r.shape.name: gain for r in rows if (gain := r.ratio(OURS, name)) is not None}
+    over = [ratio for r in rows if (ratio := r.ratio(LIBRARY, name)) is not None]
+    ours = [ratio for r in rows if r.ratio(LIBRARY, name) is not None and (ratio := r.ratio()) is not None]
+    least, most = (choose(gains, key=lambda n: gains[n], default="") for choose in (min, max))
+    return {
+        "applies": len(rows), "as_ours": sum(r.sides.schedules[name] == AS_OURS for r in rows), "timed": len(gains),
+        "different": sum(name in r.sides.different for r in rows),
+        "failed": sum(r.sides.schedules[name].startswith(FAILED) for r in rows),
+        "over_ours": geometric_mean(gains.values()), "library_over_it": geometric_mean(over),
+        "library_over_ours": geometric_mean(ours),
+        "faster": sum(g > 1 + AGREEMENT for g in gains.values()),
+        "slower": sum(g < 1 - AGREEMENT for g in gains.values()),
+        "worst": gains.get(least), "worst_shape": least, "best": gains.get(most), "best_shape": most,
+    }  # fmt: skip
+
+
 def claims(collected: Collected, command: str) -> list[dict[str, Any]]:
     """Claims in the form of ``docs/results``; groups that no session came to are left out, those that decline are not.
 
@@ -129,7 +176,15 @@ def claims(collected: Collected, command: str) -> list[dict[str, Any]]:
         "claim": "torch.compile's code for the same functions: how often it had cuBLAS's bytes",
         **common, "by_mode": inductor_bytes(collected),
     }  # fmt: skip
-    return [speed, least, *([compiled] if any(r["compared"] for r in compiled["by_mode"].values()) else [])]
+    others = {
+        "claim": "Other schedules of the same descriptors beside ours (our time / theirs; above 1 theirs is faster), "
+        "bytes compared before each was timed",
+        **common, "by_schedule": schedule_results(collected),
+    }  # fmt: skip
+    return [
+        speed, least, *([compiled] if any(r["compared"] for r in compiled["by_mode"].values()) else []),
+        *([others] if others["by_schedule"] else []),
+    ]  # fmt: skip
 
 
 def _limited(collected: Collected, bar: Bar) -> dict[str, Any]:
@@ -157,8 +212,9 @@ def write_rows(collected: Collected, path: Path) -> None:
     import pyarrow as pa
 
     words = ("session", "dropped", "control", "name", "part", "group", "following", "model", "dtype", "out_dtype",
-             "layout", "state", "reason", "kernel", "different")  # fmt: skip
-    numbers = [f"{call}_{kind}_us" for call in CALLS for kind in ("device", "device_low", "device_high", "host")]
+             "layout", "state", "reason", "kernel", "different", "schedules")  # fmt: skip
+    calls = dict.fromkeys((*CALLS, *(c for s in collected.sessions for r in s.rows for c in r.sides.calls)))
+    numbers = [f"{call}_{kind}_us" for call in calls for kind in ("device", "device_low", "device_high", "host")]
     schema = pa.schema(
         [(name, pa.string()) for name in words]
         + [(name, pa.int64()) for name in ("m", "n", "k", "slices", "sets")]
@@ -175,7 +231,8 @@ def _record(session: Session, row: Row) -> dict[str, Any]:
         "part": row.shape.part, "group": row.shape.group, "following": row.shape.following, "model": product.label,
         "dtype": product.dtype.value, "out_dtype": product.out_dtype.value, "layout": product.layout,
         "state": row.state.value, "reason": row.reason, "kernel": sides.kernel,
-        "different": " ".join(sides.different), "m": product.m, "n": product.n, "k": product.k,
+        "different": " ".join(sides.different), "schedules": json.dumps(dict(sides.schedules)),
+        "m": product.m, "n": product.n, "k": product.k,
         "slices": sides.slices, "sets": sides.sets, "ratio": row.ratio(),
         "bytes_us": row.least.get("bytes"), "operations_us": row.least.get("operations"),
     }  # fmt: skip

@@ -72,9 +72,12 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
 }
 
 /* Streams with odd handles are being captured, and stream 13 is refused. */
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+#undef cuStreamGetCaptureInfo_v2
+CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                                   const CUgraphNode **dependencies, size_t *count) {
   *status = (uint64_t)stream % 2 ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-  return (uint64_t)stream == 13 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  *id = 500 + (uint64_t)stream;
+  return (uint64_t)stream == 13 || graph || dependencies || count ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 CUresult cuStreamGetId(CUstream stream, unsigned long long *number) {

@@ -1,0 +1,82 @@
+"""Schedules that are timed beside ours: the model's choice among the configs of some features.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gemmdesc.errors import Declined, InvalidInputError
+from gemmdesc.kernels.card import CardArithmetic
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel, features_of
+from gemmdesc.kernels.config import Feature
+from gemmdesc.kernels.tiled import Choice
+from gemmdesc.tuning.card import kernel_descriptor
+
+if TYPE_CHECKING:
+    from gemmdesc.plan import Plan
+
+#: Two kernels for slices and their fold, wide tiles, no dependent launch.
+TWO_LAUNCHES = "two_launches"
+#: What is timed when nothing else is asked for: each feature alone, and what they come to together.
+USUAL = (TWO_LAUNCHES, "one_launch", "narrow", "dependent", "one_launch+narrow", "one_launch+narrow+dependent")
+
+
+def features_named(name: str) -> frozenset[Feature]:
+    """The features of a schedule's name: ``two_launches``, or values of Feature with ``+`` between them.
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
+    if name == TWO_LAUNCHES:
+        return frozenset()
+    known = {f.value: f for f in Feature}
+    parts = name.split("+")
+    if not set(parts) <= set(known) or len(set(parts)) < len(parts):
+        words = ", ".join((TWO_LAUNCHES, *known))
+        raise InvalidInputError(f"configs must be some of {words}, joined by + where several hold (got {name!r})")
+    return frozenset(known[part] for part in parts)
+
+
+def schedules_named(text: str) -> tuple[str, ...]:
+    """Names between commas, each checked; ``usual`` for USUAL, nothing for none.
+
+    Raises:
+        InvalidInputError: a name is none.
+    """
+    if text == "usual":
+        return USUAL
+    names = tuple(dict.fromkeys(filter(None, text.split(","))))
+    for name in names:
+        features_named(name)
+    return names
+
+
+def scheduled(plan: Plan, name: str, card: CardArithmetic) -> KernelChoice | None:
+    """The model's choice for the plan's product with just the features of schedule ``name``; None where it has none.
+
+    Two launches are a schedule of slices only.
+    """
+    features, wanted = features_named(name), kernel_descriptor(plan)
+    if isinstance(wanted, Declined) or not isinstance(plan.kernel, KernelChoice):
+        return None
+    choice = choose_kernel(wanted, plan.meta, card, unasked=features)
+    if not isinstance(choice, KernelChoice) or features_of(choice.structure, choice.config) != features:
+        return None
+    return None if name == TWO_LAUNCHES and not choice.merges else choice
+
+
+def scheduled_plans(plan: Plan, names: Iterable[str], card: CardArithmetic) -> dict[str, Plan]:
+    """Of ``names`` those that apply to ``plan``, each with a plan of its own for the same product."""
+    found = {name: scheduled(plan, name, card) for name in names}
+    return {name: replace(plan, kernel=choice) for name, choice in found.items() if choice is not None}
+
+
+def in_a_word(kernel: Choice) -> str:
+    """Structure, tile and what else is not the same for all."""
+    if not isinstance(kernel, KernelChoice):
+        return kernel.structure.value
+    c = kernel.config
+    tile = f"{c.block_m}x{c.block_n}x{c.block_k}, {c.num_warps} warps, {c.num_stages} stages"
+    packed, dependent = " packed" if kernel.packing else "", ", dependent" if c.dependent else ""
+    return f"{kernel.structure.value}{packed} {tile}{dependent}"

@@ -1,0 +1,66 @@
+"""Other schedules of a plan: names, which apply, and that they are schedules of the same descriptor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from gemmdesc.errors import InvalidInputError
+from gemmdesc.kernels.choose import KernelChoice, features_of
+from gemmdesc.kernels.config import Feature
+from gemmdesc.plan import Plan
+from gemmdesc.plan.cards import card_arithmetic
+from gemmdesc.speed.schedules import (
+    TWO_LAUNCHES,
+    USUAL,
+    features_named,
+    in_a_word,
+    scheduled_plans,
+    schedules_named,
+)
+from tests.test_plan import SETTINGS, Counted, call, made, planner_of
+
+CARD = card_arithmetic("sm_90")
+
+
+def plan_of(m: int, n: int, k: int) -> Plan:
+    return made(planner_of(Counted()).plan_mm(*call(m, n, k), SETTINGS))
+
+
+def test_names() -> None:
+    assert features_named(TWO_LAUNCHES) == frozenset()
+    assert features_named("one_launch+narrow") == {Feature.ONE_LAUNCH, Feature.NARROW}
+    assert schedules_named("") == ()
+    assert schedules_named("usual") == USUAL
+    assert schedules_named("narrow,one_launch,narrow") == ("narrow", "one_launch")
+    assert len({features_named(name) for name in USUAL}) == len(USUAL)
+    for bad in ("wide", "narrow+narrow", "narrow+", "two_launches+narrow"):
+        with pytest.raises(InvalidInputError, match="configs must be some of two_launches, one_launch, narrow"):
+            schedules_named(bad)
+
+
+def test_what_applies_has_just_its_features_and_the_same_descriptor() -> None:
+    met: set[str] = set()
+    for m, n, k in product((1, 16, 64, 512), (512, 2048), (512, 6832)):
+        plan = plan_of(m, n, k)
+        for name, other in scheduled_plans(plan, USUAL, CARD).items():
+            kernel = other.kernel
+            assert isinstance(kernel, KernelChoice)
+            assert isinstance(plan.kernel, KernelChoice)
+            assert features_of(kernel.structure, kernel.config) == features_named(name)
+            assert (kernel.slices, kernel.swapped) == (plan.kernel.slices, plan.kernel.swapped)
+            assert replace(other, kernel=plan.kernel) == plan
+            assert kernel.merges or name != TWO_LAUNCHES
+            assert other.programs is not plan.programs
+            met.add(name)
+    assert met == set(USUAL)
+
+
+def test_a_kernel_in_a_word_tells_schedules_apart() -> None:
+    plan = plan_of(8, 2048, 6832)
+    words = {name: in_a_word(other.kernel) for name, other in scheduled_plans(plan, USUAL, CARD).items()}
+    assert len(set(words.values())) == len(words) == len(USUAL)
+    assert words["one_launch"].startswith("merged_tma")
+    assert words["dependent"].endswith("dependent")
