@@ -13,8 +13,8 @@ session whose control moved by more than 2% is dropped, and its shapes are timed
 caller gets: the model's choice, or that of a tuned table if one is found.  Exits 1 where bytes differ, 3 where shapes
 are left.
 
-``--configs``: also time other schedules of plain 16-bit products where they apply, bytes first: names between commas,
-``two_launches`` or ``one_launch``, ``narrow``, ``dependent``, joined by + where several hold; ``usual`` for six of them.
+``--configs``: also time other schedules of plain 16-bit products where they apply, bytes first; names between commas,
+``two_launches`` or ``one_launch``, ``narrow``, ``dependent``, joined by + where several hold; ``usual`` for six.
 ``--compiled``: of how many shapes a group torch.compile's code is timed, which takes 20 seconds a shape.
 
 ``summary`` writes OUT/speed.json (claims, for docs/results), OUT/speed.parquet (every row, dropped sessions', too) and

@@ -9,7 +9,8 @@ time of one call in each turn.  Last, fresh processes make their first call with
 OUT.json is written anew after every case and every pair of processes, so that a limit loses none; each phase has its
 share of --seconds.  It has a claim for each: medians and quartiles in microseconds, and ratios (torch.mm's time /
 ours).  Exits 1 where bytes differ, or where a bar is missed: run with ``out`` at most torch.mm's time with ``out``,
-matmul at most 1.5 times that.  Structures that the library's answers do not lead to are launched from descriptors of
+matmul at most 1.5 times that.  A product of slices is also run by plans that fold it in two launches and in one, for
+comparison and without a bar.  Structures that the library's answers do not lead to are launched from descriptors of
 our own, by program and by Triton (``host_structures.py``).
 
 ``--rehearse`` needs no GPU: torch.mm stands for every call.
@@ -43,6 +44,8 @@ IN_A_ROW = 100
 #: At most so much of torch.mm's time with ``out``.
 BARS = {"run(out)": 1.0, "matmul(out)": 1.5, "matmul": 1.5}
 BASE = "torch.mm(out)"
+#: Two ways to fold slices, of which a plan has one; see gemmdesc.speed.schedules.
+FOLDS = ("two_launches", "one_launch")
 HALF, BF16 = torch.float16, torch.bfloat16
 #: Of the time for all; what a phase leaves goes to the next, and each case has at least five turns.
 SHARES = {"calls": 0.55, "structures": 0.25, "starts": 0.2}
@@ -93,7 +96,7 @@ def calls_of(case: Case, seed: int, place: str, rehearse: bool) -> tuple[dict[st
     generator = torch.Generator(place).manual_seed(seed)
     a = operand(case.m, case.k, case.layouts[0], case, generator, place)
     b = operand(case.k, case.n, case.layouts[1], case, generator, place)
-    outs = [torch.full((case.m, case.n), float("nan"), dtype=case.dtype, device=place) for _ in range(4)]
+    outs = [torch.full((case.m, case.n), float("nan"), dtype=case.dtype, device=place) for _ in range(5)]
     base: Calls = {BASE: partial(torch.mm, a, b, out=outs[0]), "torch.mm": partial(torch.mm, a, b)}
     if rehearse:
         same = {name: partial(torch.mm, a, b, out=outs[1]) for name in (*BARS, "Triton")}
@@ -102,6 +105,8 @@ def calls_of(case: Case, seed: int, place: str, rehearse: bool) -> tuple[dict[st
     from gemmdesc.errors import Declined
     from gemmdesc.kernels.launch_tiled import launch_choice
     from gemmdesc.ops import run
+    from gemmdesc.plan.cards import card_arithmetic
+    from gemmdesc.speed.schedules import scheduled_plans
 
     planned = gemmdesc.plan(a, b, out=outs[1])
     if isinstance(planned, Declined):
@@ -122,7 +127,9 @@ def calls_of(case: Case, seed: int, place: str, rehearse: bool) -> tuple[dict[st
         "matmul": partial(gemmdesc.matmul, a, b),
         "Triton": triton,
     }
-    return told, base | ours
+    others = scheduled_plans(planned, FOLDS, card_arithmetic(planned.device.sm))
+    ours |= {f"run(out), {name}": partial(run, plan, a, b, out=outs[4]) for name, plan in others.items()}
+    return told | ({"folds": [*others]} if others else {}), base | ours
 
 
 def bits(t: torch.Tensor) -> torch.Tensor:
@@ -211,10 +218,29 @@ def cost_claims(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 for r in timed
             },
         })  # fmt: skip
+    claims += fold_claims(timed, counts)
     declined = {r["case"]: r["declined"] for r in rows if "declined" in r}
     claims[0] |= {"declined_cases": declined} if declined else {}
     claims[0] |= {"unprepared": {r["case"]: r["unprepared"] for r in rows if "unprepared" in r}}
     return claims
+
+
+def fold_claims(timed: list[dict[str, Any]], counts: dict[str, int]) -> list[dict[str, Any]]:
+    """Products of slices in two launches and in one, where both were timed: how many keep run's bar in each."""
+    names = [f"run(out), {fold}" for fold in FOLDS]
+    both = [r for r in timed if all(n in r["us"] for n in names)]
+    if not both:
+        return []
+    return [{
+        "claim": f"host time of a product of slices in two launches and in one (ratio: {BASE}'s / one launch's)",
+        "counts": counts, "ratio": {r["case"]: r["ratio"][names[1]] for r in both},
+        "geomean": {fold: geomean([r["ratio"][n] for r in both]) for fold, n in zip(FOLDS, names, strict=True)},
+        "at_most_torch": {fold: sum(r["ratio"][n] >= 1 for r in both) for fold, n in zip(FOLDS, names, strict=True)},
+        "products": len(both),
+        "microseconds": {
+            r["case"]: {f"{n} {q}": r["us"][n][q] for n in (*names, BASE) for q in ("low", "median", "high")} for r in both
+        },
+    }]  # fmt: skip
 
 
 def structure_claim(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -27,8 +27,10 @@ from gemmdesc.descriptor import (
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
+from gemmdesc.kernels.choose import choose_kernel
 from gemmdesc.kernels.launch import TORCH_TYPES
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
+from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tiled import Choice, choose_whole
 from gemmdesc.plan.cards import card_arithmetic
 
@@ -68,7 +70,11 @@ class Described:
 
     @property
     def choice(self) -> Choice:
-        found = choose_whole(self.desc, self.meta, CARD)
+        merged = Structure(self.structure).merged
+        found: Choice | Declined = (
+            choose_kernel(self.desc, self.meta, CARD, structure=Structure(self.structure))
+            if merged else choose_whole(self.desc, self.meta, CARD)
+        )  # fmt: skip
         if isinstance(found, Declined):
             raise SystemExit(f"{self.name} must have a kernel (got {found.reason})")
         return found
@@ -93,17 +99,20 @@ def described() -> tuple[Described, ...]:
     scalar = Accumulator(instruction_k=1, residue=ResidueLast(), step=ScalarStep(fused=True, start=Start.ZERO))
     single = GEMMDesc(a_dtype=FP32, b_dtype=FP32, output_dtype=FP32, summed_k=64, cuts=(), accumulator=scalar)
     float8 = replace(chain(512, cut(Contiguous(span=128)), step=32, dtype=E4M3, output=BF16), epilogue=(Scale(),))
+    slices, odd = chain(4096, cut(Contiguous(span=1024))), chain(999, cut(Contiguous(span=333)), step=8)
     cast = OperandCast(dtype=DType.TFLOAT32, rounding=Rounding.NEAREST_AWAY)
     tf32 = replace(chain(256, step=8, dtype=DType.TFLOAT32, output=FP32), a_dtype=FP32, b_dtype=FP32)
     return (
         Described(structure="chain_tma", desc=chain(512), m=256, n=256, k=512),
         Described(structure="chain_tma", desc=chain(512), m=256, n=256, k=512, layouts="rcc"),
-        Described(structure="chain_tma", desc=chain(4096, cut(Contiguous(span=1024))), m=80, n=96, k=4096),
+        Described(structure="chain_tma", desc=slices, m=80, n=96, k=4096),
+        Described(structure="merged_tma", desc=slices, m=80, n=96, k=4096),
+        Described(structure="merged_tma", desc=slices, m=8, n=4096, k=4096, layouts="rcr"),
         Described(structure="chain_tma", desc=chain(499, step=8), m=300, n=301, k=499),
-        Described(
-            structure="chain_tma", desc=chain(999, cut(Contiguous(span=333)), step=8), m=300, n=301, k=999,
-            layouts="crr",
-        ),
+        Described(structure="chain_tma", desc=odd, m=300, n=301, k=999, layouts="crr"),
+        Described(structure="merged_tma", desc=odd, m=300, n=301, k=999, layouts="crr"),
+        Described(structure="merged_pointer", desc=slices, m=33, n=45, k=4096, layouts="crr"),
+        Described(structure="merged_grouped", desc=odd, m=33, n=45, k=999),
         Described(structure="folded_chain", desc=chain(256, cut(Contiguous(span=64))), m=1280, n=1280, k=256),
         Described(structure="chain_pointer", desc=chain(101), m=33, n=45, k=101),
         Described(structure="grouped_chain", desc=chain(101, step=8), m=33, n=45, k=101),

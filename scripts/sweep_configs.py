@@ -19,11 +19,9 @@ import argparse
 import json
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from itertools import islice
-from multiprocessing import cpu_count, get_context
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,7 @@ from gemmdesc.kernels.competing import competing
 from gemmdesc.kernels.variant import Variant
 from gemmdesc.plan import needed_variants
 from gemmdesc.plan.cards import card_arithmetic
+from gemmdesc.tuning.ahead import Ahead
 from gemmdesc.verification.combinations import FAMILIES, Combination, Swept, combinations, sweep_point
 
 #: Points of one family that are compiled and compared together.
@@ -41,20 +40,17 @@ CARD = card_arithmetic("sm_90")
 
 @dataclass
 class Place:
-    """Where kernels run: the card's numbers, and a pool that compiles, None in the interpreter."""
+    """Where kernels run: the card's numbers, and what compiles, None in the interpreter."""
 
     device: str
     sm_count: int
     shared_bytes: int
-    capability: int
     name: str
-    pool: Any = None
-    compiled: set[Variant] = field(default_factory=set)
-    failures: list[str] = field(default_factory=list)
+    ahead: Ahead | None = None
 
     def compile(self, points: list[Combination]) -> None:
         """Compile what ``points`` need into Triton's disk cache."""
-        if self.pool is None:
+        if self.ahead is None:
             return
         wanted: dict[Variant, None] = {}
         for point in points:
@@ -62,21 +58,7 @@ class Place:
             choices = competing(point.desc, meta, CARD)
             if not isinstance(choices, Declined):
                 wanted |= dict.fromkeys(v for c in choices for v in needed_variants(c, meta))
-        new = [v for v in wanted if v not in self.compiled]
-        for variant, error in zip(new, self.pool.map(quietly, new, [self.capability] * len(new)), strict=True):
-            self.compiled.add(variant)
-            if error:
-                self.failures.append(f"{variant}: {error}")
-
-
-def quietly(variant: Variant, capability: int) -> str:
-    from gemmdesc.kernels.compiling import compile_variant
-
-    try:
-        compile_variant(variant, capability=capability)
-    except Exception as error:  # noqa: BLE001  the launch reports it in full
-        return f"{type(error).__name__}: {str(error)[:200]}"
-    return ""
+        self.ahead(wanted)
 
 
 def here(rehearse: bool) -> Place:
@@ -84,16 +66,15 @@ def here(rehearse: bool) -> Place:
         from tests.interpreted_kernels import patch_interpreter
 
         patch_interpreter()
-        return Place(device="cpu", sm_count=3, shared_bytes=232448, capability=90, name="none (interpreter)")
+        return Place(device="cpu", sm_count=3, shared_bytes=232448, name="none (interpreter)")
     import torch
 
     if not torch.cuda.is_available():
         raise SystemExit("device must be a CUDA GPU; --rehearse goes without one (got none)")
     card = torch.cuda.get_device_properties(0)
-    pool = ProcessPoolExecutor(min(16, cpu_count()), mp_context=get_context("spawn"))
     return Place(
         device="cuda", sm_count=card.multi_processor_count, shared_bytes=card.shared_memory_per_block_optin,
-        capability=10 * card.major + card.minor, name=f"{card.name} (sm_{card.major}{card.minor})", pool=pool,
+        name=f"{card.name} (sm_{card.major}{card.minor})", ahead=Ahead(10 * card.major + card.minor),
     )  # fmt: skip
 
 
@@ -124,7 +105,8 @@ def claim(place: Place, families: dict[str, Swept], reached: int, options: argpa
             for family, s in families.items() for kind, (shown, tried) in s.power.items()
         },
         "draws_of_each_schedule": options.draws, "seed": options.seed, "next_start": reached,
-        "compiled": len(place.compiled), "not_compiled": place.failures[:20],
+        "compiled": 0 if place.ahead is None else len(place.ahead.compiled),
+        "not_compiled": [] if place.ahead is None else place.ahead.failures[:20],
         "differences": [wrong for s in families.values() for wrong in s.wrong][:50],
     }  # fmt: skip
 
@@ -173,8 +155,8 @@ def main() -> int:
     wrong = [w for s in families.values() for w in s.wrong]
     for line in wrong[:20]:
         print(f"differs: {line}")
-    if place.pool is not None:
-        place.pool.shutdown()
+    if place.ahead is not None:
+        place.ahead.close()
     return 1 if wrong else 0
 
 

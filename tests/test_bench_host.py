@@ -52,6 +52,40 @@ def test_every_structure_is_described_and_computed_by_it(scripts: tuple[Any, Any
     assert {0, 2, 3} <= set(boxes)
 
 
+def test_slices_in_two_launches_and_in_one_are_told_apart(scripts: tuple[Any, Any]) -> None:
+    bench = scripts[0]
+    names, quartiles = ("run(out), two_launches", "run(out), one_launch"), ("low", "median", "high")
+
+    def row(case: str, two: float | None, one: float) -> dict[str, Any]:
+        times = {bench.BASE: 10.0, **({names[0]: two} if two else {}), names[1]: one}
+        us = {name: dict.fromkeys(quartiles, value) for name, value in times.items()}
+        return {"case": case, "us": us, "ratio": {n: 10.0 / v for n, v in times.items() if n != bench.BASE}}
+
+    rows = [row("a", 20.0, 8.0), row("b", 5.0, 12.5), row("c", None, 1.0)]
+    (claim,) = bench.fold_claims(rows, bench.counts_of([]))
+    assert claim["ratio"] == {"a": 1.25, "b": 0.8}
+    assert claim["geomean"] == {"two_launches": 1.0, "one_launch": 1.0}
+    assert claim["at_most_torch"] == {"two_launches": 1, "one_launch": 1}
+    assert claim["products"] == 2
+    assert claim["microseconds"]["b"]["run(out), one_launch median"] == 12.5
+    assert bench.fold_claims(rows[2:], bench.counts_of([])) == []
+    assert "within_the_bar" not in claim
+
+
+def test_a_product_of_slices_is_described_in_each_of_its_launches(scripts: tuple[Any, Any]) -> None:
+    launches: dict[Any, set[tuple[str, int, int]]] = {}
+    for case in scripts[1].described():
+        structure = Structure(case.structure)
+        if structure is Structure.CHAIN_TMA or structure.merged:
+            program = record(case.choice, case.meta, Taken(), torch.device("cpu"))
+            key = case.desc, case.m, case.n, case.layouts
+            launches.setdefault(key, set()).add((case.structure, len(program.steps), program.counters > 0))
+    both = [found for found in launches.values() if len(found) == 2]
+    assert sorted(map(sorted, both)) == [
+        [("chain_tma", 2, False), ("merged_tma", 1, True)], [("chain_tma", 3, False), ("merged_tma", 2, True)],
+    ]  # fmt: skip
+
+
 def test_calls_take_turns_and_wait_between_them(scripts: tuple[Any, Any]) -> None:
     bench, log = scripts[0], []
     calls = {name: (lambda n=name: log.append(n)) for name in ("torch.mm(out)", "one", "two")}

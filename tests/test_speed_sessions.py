@@ -320,7 +320,7 @@ def test_other_schedules_are_timed_beside_ours_bytes_first(
     monkeypatch.syspath_prepend(str(SCRIPTS))
     script = importlib.import_module("bench_gemm")
     assert script.main(["summary", str(tmp_path), "--parts", "decode"]) == 1
-    assert "narrow: nothing timed; 0 of 28 timed, 0 as ours; 0 faster, 0 slower, 28 different" in capsys.readouterr().out
+    assert "narrow: nothing timed; 0 of 28 timed, 0 as ours; 0 faster, 0 slower, 28 diff" in capsys.readouterr().out
     assert script.main(["measure", str(tmp_path), "--rehearse", "--parts", "decode", "--configs", "usual"]) == 1
     assert f"bytes differ: {DECODE[0].name}, narrow" in capsys.readouterr().out
     # A row that was measured before there were schedules is read, too.

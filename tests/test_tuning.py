@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,17 +25,20 @@ from gemmdesc.descriptor import (
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError, ProfileError
-from gemmdesc.kernels.choose import choose_kernel
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel, features_of
 from gemmdesc.kernels.competing import TunableChoice, competing, key_of, pick_of
-from gemmdesc.kernels.config import TMA_CONFIGS, KernelConfig
+from gemmdesc.kernels.config import TMA_CONFIGS, Feature, KernelConfig
 from gemmdesc.kernels.fused import FusedChoice
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
+from gemmdesc.kernels.slices import Merge
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tiled import choose_whole
 from gemmdesc.kernels.tuned import TunedPick, TunedTable, size_class, tuned_table
+from gemmdesc.kernels.variants import merge_variant
 from gemmdesc.plan.cards import card_arithmetic
 from gemmdesc.pointwise import Silu
 from gemmdesc.problem import DeviceId
+from gemmdesc.tuning.ahead import Ahead
 from gemmdesc.tuning.card import kernel_descriptor
 from gemmdesc.tuning.search import Measured, TunedRow, measure, settle, table_of
 from gemmdesc.tuning.store import Provenance, Tuned, find_tuned, joined, read_tuned, tuned_path, write_tuned
@@ -99,6 +102,20 @@ def test_what_competes_is_one_descriptors_and_the_default_is_first(name: str) ->
     assert len({pick_of(c) for c in choices}) == len(choices)
     # One key for all, so that the chooser finds whichever won.
     assert len({key_of(c, at) for c in choices}) == 1
+
+
+def test_what_the_model_does_not_pick_unasked_competes_and_is_picked_when_it_won(tmp_path: Path) -> None:
+    desc, (m, n, k) = CASES["slices"]
+    at = meta(desc, m, n, k)
+    choices = competing(desc, at, CARD)
+    assert not isinstance(choices, Declined)
+    met = {features_of(c.structure, c.config): c for c in choices if isinstance(c, KernelChoice)}
+    assert set(met) == {frozenset(s) for size in range(4) for s in combinations(Feature, size)}
+    for features, choice in met.items():
+        row = TunedRow(key=key_of(choice, at), pick=pick_of(choice), gain=1.5, products=1, example=(m, n, k))
+        write_tuned(Tuned(device=H200, provenance=PROVENANCE, rows=(row,)), tmp_path / "tuned.parquet")
+        found = choose_whole(desc, at, CARD, tuned=read_tuned(tmp_path / "tuned.parquet").table)
+        assert found == choice, features
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -429,3 +446,18 @@ def test_tuning_on_a_card(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert (told["timed"], told["different"], told["declined"]) == (3, [], [])
     assert Path(told["path"]).is_file()
+
+
+def test_kernels_are_compiled_ahead_once_and_what_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    good = merge_variant(Merge(partial_dtype=FP32, merge_dtype=FP32, start=Start.FIRST), FP16, wide_offsets=False)
+    bad = replace(good, kernel="none")
+    with Ahead(90) as ahead:
+        ahead([good, bad, good])
+        assert ahead.compiled == {good, bad}
+        ahead([good])
+    assert list(tmp_path.glob("*/*.cubin"))
+    (told,) = ahead.failures
+    assert "kernel='none'" in told

@@ -64,13 +64,16 @@ def tune(
     """
     from gemmdesc.ops import default_planner
     from gemmdesc.profiles import user_folder
+    from gemmdesc.tuning.ahead import Ahead
     from gemmdesc.tuning.card import tune_shapes
     from gemmdesc.tuning.store import tuned_path, write_tuned
 
     asked = Asked(source=shapes, tokens=tokens, grid=grid, dtype=dtype, out_dtype=out_dtype, layout=layout).shapes()
     planner = default_planner(profiles=profile)
-    with Progress() as progress:
-        timed = tune_shapes(planner, asked[start:], rounds=rounds, seconds=seconds, report=progress.report)
+    with Progress() as progress, Ahead(int(planner.device.sm.removeprefix("sm_"))) as ahead:
+        timed = tune_shapes(
+            planner, asked[start:], rounds=rounds, seconds=seconds, report=progress.report, ahead=ahead
+        )
     path = tuned_path(out or user_folder(), planner.device)
     tuned = made(planner, timed, path)
     try:

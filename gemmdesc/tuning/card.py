@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any
 from gemmdesc.books import Shape
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.dtypes import DType
-from gemmdesc.errors import Declined
-from gemmdesc.kernels.competing import TunableChoice
+from gemmdesc.errors import Declined, LaunchError
+from gemmdesc.kernels.competing import TunableChoice, competing
 from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.variant import Variant
 from gemmdesc.tuning.graphs import captured, events_us, set_count
 from gemmdesc.tuning.search import Measured, measure
 
 if TYPE_CHECKING:
     import torch
 
+    from gemmdesc.kernels.launch_kmajor import Scales
+    from gemmdesc.kernels.prepared import PreparedProgram
+    from gemmdesc.kernels.preparing import Unprepared
     from gemmdesc.plan import Plan, Planner
 
 
@@ -44,9 +48,11 @@ def tune_shapes(
     seconds: float,
     seed: int = 0,
     report: Callable[[str, int, int | None], None] = lambda phase, done, total: None,
+    ahead: Callable[[Iterable[Variant]], None] = lambda variants: None,
 ) -> Timed:
     """Time what competes for the descriptor of each of ``shapes`` under torch's settings, until the time is over.
 
+    ``ahead``: compiles the kernels of a product before its trials, such as :class:`gemmdesc.tuning.ahead.Ahead`.
     A product of several orders declines, as do those that :func:`gemmdesc.tuning.search.measure` declines.
 
     Raises:
@@ -61,17 +67,24 @@ def tune_shapes(
         if outcomes and monotonic() - began > seconds:
             break
         plan = planner.plan_mm(*shape.metas(), settings)
-        outcomes.append((shape, plan if isinstance(plan, Declined) else _tune(plan, Random(seed), rounds)))
+        outcomes.append((shape, plan if isinstance(plan, Declined) else _tune(plan, Random(seed), rounds, ahead)))
         report("tuning", len(outcomes), len(listed))
     return Timed(outcomes=tuple(outcomes), left=len(listed) - len(outcomes))
 
 
-def _tune(plan: Plan, random: Random, rounds: int) -> Measured | Declined:
+def _tune(
+    plan: Plan, random: Random, rounds: int, ahead: Callable[[Iterable[Variant]], None]
+) -> Measured | Declined:
+    from gemmdesc.plan import needed_variants
     from gemmdesc.plan.cards import card_arithmetic
 
     wanted = kernel_descriptor(plan)
     if isinstance(wanted, Declined):
         return wanted
+    choices = competing(wanted, plan.meta, card_arithmetic(plan.device.sm))
+    if isinstance(choices, Declined):
+        return choices
+    ahead(v for choice in choices for v in sorted(needed_variants(choice, plan.meta), key=str))
     trial = CardTrial(plan.meta, seed=random.randrange(1 << 30))
     try:
         return measure(wanted, plan.meta, card_arithmetic(plan.device.sm), trial, random, rounds=rounds)
@@ -100,6 +113,8 @@ class CardTrial:
         generator = torch.Generator(place).manual_seed(seed)
         count = set_count(moved) if place == "cuda" else 1
         self._sets = [_operands(meta, place, generator) for _ in range(count)]
+        self._meta, self._place = meta, place
+        self._programs: dict[TunableChoice, PreparedProgram | Unprepared] = {}
         self._graphs: dict[TunableChoice, tuple[torch.cuda.CUDAGraph, int]] = {}
 
     def output(self, choice: TunableChoice) -> Any:
@@ -110,21 +125,39 @@ class CardTrial:
         kind = {1: torch.int8, 2: torch.int16, 4: torch.int32}[out.element_size()]
         out.view(kind).fill_(-1)
         try:
-            _launch(choice, a, b, out)
+            self._launch(choice, a, b, out)
             return _Bytes(out.view(kind).clone())
-        except (RuntimeError, torch.OutOfMemoryError):
+        except (RuntimeError, torch.OutOfMemoryError, LaunchError):
             return None
 
     def microseconds(self, choice: TunableChoice) -> float:
         """One call's share of one replay."""
         if choice not in self._graphs:
-            self._graphs[choice] = captured(lambda tensors: _launch(choice, *tensors), self._sets)
+            self._graphs[choice] = captured(lambda tensors: self._launch(choice, *tensors), self._sets)
         graph, count = self._graphs[choice]
         return events_us(graph.replay) / count
+
+    def _launch(self, choice: TunableChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        """As products are launched: by a program, whose counters need no clearing, where there is one."""
+        from gemmdesc.kernels.beside import NOTHING
+        from gemmdesc.kernels.launch_tiled import launch_choice
+        from gemmdesc.kernels.prepared import PreparedProgram
+        from gemmdesc.kernels.preparing import run_prepared
+
+        scales = _scales(choice, out)
+        if self._place == "cuda":
+            if choice not in self._programs:
+                self._programs[choice] = _prepared(choice, self._meta)
+            program = self._programs[choice]
+            if isinstance(program, PreparedProgram):
+                run_prepared(program, a, b, out, NOTHING, scales)
+                return
+        launch_choice(choice, a, b, out, NOTHING, scales=scales)
 
     def close(self) -> None:
         """Give up graphs and tensors."""
         self._graphs.clear()
+        self._programs.clear()
         self._sets.clear()
 
 
@@ -161,15 +194,21 @@ def _operands(meta: KernelMeta, place: str, generator: torch.Generator) -> tuple
     )
 
 
-def _launch(choice: TunableChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    from gemmdesc.kernels.beside import NOTHING
+def _prepared(choice: TunableChoice, meta: KernelMeta) -> PreparedProgram | Unprepared:
+    import torch
+
+    from gemmdesc.kernels.preparing import Taken, prepare
+
+    taken = Taken(scales=choice.scales if isinstance(choice, KMajorChoice) else 0)
+    return prepare(choice, meta, taken, torch.device("cuda", torch.cuda.current_device()))
+
+
+def _scales(choice: TunableChoice, out: torch.Tensor) -> Scales | None:
+    import torch
+
     from gemmdesc.kernels.launch_kmajor import Scales
-    from gemmdesc.kernels.launch_tiled import launch_choice
 
-    if isinstance(choice, KMajorChoice) and choice.scales:
-        import torch
-
-        one = torch.ones((), device=out.device)
-        launch_choice(choice, a, b, out, NOTHING, scales=Scales(scale=one, output=one if choice.scales > 1 else None))
-        return
-    launch_choice(choice, a, b, out)
+    if not isinstance(choice, KMajorChoice) or not choice.scales:
+        return None
+    one = torch.ones((), device=out.device)
+    return Scales(scale=one, output=one if choice.scales > 1 else None)
