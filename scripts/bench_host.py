@@ -238,7 +238,8 @@ def fold_claims(timed: list[dict[str, Any]], counts: dict[str, int]) -> list[dic
         "at_most_torch": {fold: sum(r["ratio"][n] >= 1 for r in both) for fold, n in zip(FOLDS, names, strict=True)},
         "products": len(both),
         "microseconds": {
-            r["case"]: {f"{n} {q}": r["us"][n][q] for n in (*names, BASE) for q in ("low", "median", "high")} for r in both
+            r["case"]: {f"{n} {q}": r["us"][n][q] for n in (*names, BASE) for q in ("low", "median", "high")}
+            for r in both
         },
     }]  # fmt: skip
 

@@ -1,11 +1,16 @@
-"""Slices merged by their last program, on a GPU: every config, streams, graphs, and the counters afterwards."""
+"""What is not picked unasked, on a GPU: slices merged by their last program, narrow tiles, dependent launches.
+
+Every such config against the replay; streams, graphs, and the counters afterwards.  Kernels are compiled first, by one
+process of those that share the tests (``pytest -n 3``) for all of them.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -17,8 +22,9 @@ import torch
 from gemmdesc.bits import first_mismatch
 from gemmdesc.descriptor import Start
 from gemmdesc.dtypes import DType
-from gemmdesc.errors import Declined
-from gemmdesc.kernels.choose import KernelChoice, choose_kernel, configs_of
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel, configs_of, features_of
+from gemmdesc.kernels.config import Feature
+from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.structure import Structure
 
 
@@ -46,6 +52,7 @@ pytestmark = [
 
 F16, BF16, F32 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32
 MERGED = [s for s in Structure if s.merged]
+TWO = (Structure.CHAIN_TMA, Structure.CHAIN_POINTER, Structure.GROUPED_CHAIN)
 
 
 def case(m: int, n: int, k: int, layouts: str = "rcr", dtype: DType = F16, **desc: Any) -> Any:
@@ -55,6 +62,7 @@ def case(m: int, n: int, k: int, layouts: str = "rcr", dtype: DType = F16, **des
 
 CASES = [
     *(case(m, 4096, 4096, span=1408) for m in (1, 5, 8, 16, 32, 64)),
+    *(case(m, 4096, 4096) for m in (1, 24)),
     case(64, 4096, 14336, span=4800),
     case(4096, 8, 4096, "rrr", span=1024),
     case(512, 640, 8192, "ccc", span=512),
@@ -69,6 +77,57 @@ CASES = [
 ]  # fmt: skip
 
 
+#: Cases whose types or layouts no other has run some of the configs only.
+SOME = frozenset(c.name for c in CASES if c.layouts != "rcr" or c.k > 20000)
+
+
+def choices_of(case: Any, meta: Any) -> tuple[list[KernelChoice], list[KernelChoice]]:
+    """What is picked when it is asked for; and two launches, which cards have verified."""
+    asked = [(s, c) for s in (*MERGED, Structure.CHAIN_TMA) for c in configs_of(s) if features_of(s, c)]
+    found = [choose_kernel(case.desc, meta, check_kernels.CARD, config=c, structure=s) for s, c in asked]
+    new = [c for c in found if isinstance(c, KernelChoice)]
+    two = [choose_kernel(case.desc, meta, check_kernels.CARD, structure=s) for s in TWO]
+    return new[:: 3 if case.name in SOME else 1], [c for c in two if isinstance(c, KernelChoice)]
+
+
+def meta_of(case: Any) -> KernelMeta:
+    """Of the tensors that the case will be placed in."""
+    card = torch.cuda.get_device_properties(torch.cuda.current_device())
+    sizes = ((case.m, case.k), (case.k, case.n), (case.m, case.n))
+    types = (case.desc.a_dtype, case.desc.b_dtype, case.desc.output_dtype)
+    a, b, out = (
+        MatrixMeta(dtype=t, row_stride=c if x == "r" else 1, column_stride=1 if x == "r" else r, alignment=256)
+        for (r, c), t, x in zip(sizes, types, case.layouts, strict=True)
+    )
+    return KernelMeta(
+        m=case.m, n=case.n, k=case.k, a=a, b=b, out=out, sm_count=card.multi_processor_count,
+        shared_bytes=card.shared_memory_per_block_optin,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """All of the kernels, once for all processes."""
+    from gemmdesc.plan import needed_variants
+    from gemmdesc.tuning.ahead import Ahead
+
+    alone = "PYTEST_XDIST_WORKER" not in os.environ
+    shared = tmp_path_factory.mktemp("merged") if alone else tmp_path_factory.getbasetemp().parent
+    done = shared / "merged_kernels_are_compiled"
+    with (shared / "merged_kernels.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            wanted: dict[Any, None] = {}
+            for case in CASES:
+                meta = meta_of(case)
+                kernels = [choice for chosen in choices_of(case, meta) for choice in chosen]
+                wanted |= {variant: None for choice in kernels for variant in needed_variants(choice, meta)}
+            with Ahead(90) as ahead:
+                ahead(wanted)
+            assert ahead.failures == []
+            done.touch()
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_every_config_has_the_replays_bytes(case: Any) -> None:
     from gemmdesc.arithmetic.replay import replay
@@ -78,29 +137,20 @@ def test_every_config_has_the_replays_bytes(case: Any) -> None:
     rng = np.random.default_rng(0)
     rows, cols = check_kernels.sampled(case.m, rng, 4, 8), check_kernels.sampled(case.n, rng, 8, 2)
     expected = replay(case.desc, a_bits, b_bits, rows=rows, cols=cols)
-    whole, ran = None, 0
-    for structure in MERGED:
-        for config in configs_of(structure):
-            out.zero_()
-            choice = launch.run(case.desc, a, b, out, check_kernels.CARD, config=config, structure=structure)
-            if isinstance(choice, Declined):
-                continue
-            ran += 1
-            got = check_kernels.to_bits(out, case.desc.output_dtype)
-            assert first_mismatch(expected, got[np.ix_(rows, cols)]) is None, config
-            whole = got if whole is None else whole
-            assert first_mismatch(whole, got) is None, config
-    assert ran >= 3
-    # The default is one of them, and two launches have its bytes.
-    out.zero_()
-    assert launch.run(case.desc, a, b, out, check_kernels.CARD).structure.merged
-    ran_two = 0
-    for two in (Structure.CHAIN_TMA, Structure.CHAIN_POINTER, Structure.GROUPED_CHAIN):
-        out.zero_()
-        if not isinstance(launch.run(case.desc, a, b, out, check_kernels.CARD, structure=two), Declined):
-            ran_two += 1
-            assert first_mismatch(whole, check_kernels.to_bits(out, case.desc.output_dtype)) is None, two
-    assert ran_two >= 1
+    meta = launch.kernel_meta(a, b, out)
+    assert meta == meta_of(case)
+    new, two = choices_of(case, meta)
+    assert len(new) >= 3
+    assert two
+    assert any(c.structure.merged for c in new) == bool(case.desc.cuts)
+    whole = None
+    for choice in (*two, *new):
+        out.fill_(3.0)
+        launch.launch(choice, a, b, out)
+        got = check_kernels.to_bits(out, case.desc.output_dtype)
+        assert first_mismatch(expected, got[np.ix_(rows, cols)]) is None, choice
+        whole = got if whole is None else whole
+        assert first_mismatch(whole, got) is None, choice
 
 
 class Split:
@@ -114,9 +164,8 @@ class Split:
 
         _, _, self.a, self.b, self.out = check_kernels.place(case(*sizes, span=512))
         meta, desc = kernel_meta(self.a, self.b, self.out), check_kernels.make_desc(sizes[2], span=512)
-        choice = choose_kernel(desc, meta, check_kernels.CARD)
+        choice = choose_kernel(desc, meta, check_kernels.CARD, structure=Structure.MERGED_TMA)
         assert isinstance(choice, KernelChoice)
-        assert choice.structure is Structure.MERGED_TMA
         place = torch.device("cuda", torch.cuda.current_device())
         self.counters = counters or device_counters(place)
         found = prepare(choice, meta, Taken(), place, counters=lambda device: self.counters)
@@ -142,7 +191,7 @@ class Split:
 
     def clean(self) -> bool:
         torch.cuda.synchronize()
-        return not bool(self.counters._memory.any())
+        return not any(bool(block.any()) for block in self.counters.blocks)
 
 
 def test_a_thousand_launches_on_eight_streams() -> None:
@@ -201,7 +250,8 @@ def test_graphs_that_run_side_by_side_with_each_other_and_with_calls() -> None:
 def test_launches_for_which_no_counters_are_left_clear_their_own() -> None:
     from gemmdesc.kernels.counters import UNIT, Counters
 
-    split = Split(Counters(torch.zeros(UNIT, dtype=torch.int32, device="cuda")), sizes=(16, 2048, 4096))
+    few = Counters(lambda n: torch.zeros(n, dtype=torch.int32, device="cuda"), UNIT)
+    split = Split(few, sizes=(16, 2048, 4096))
     outs = [split.new() for _ in range(50)]
     for out in outs:
         split.run(out)
@@ -240,11 +290,12 @@ def test_dependent_launches_that_feed_one_another_have_the_same_bytes(span: int 
     desc = check_kernels.make_desc(k, span=span)
     meta = kernel_meta(first, weights[0], torch.empty_like(first))
     plain = choose_kernel(desc, meta, check_kernels.CARD)
+    unasked = frozenset({Feature.DEPENDENT, Feature.NARROW, *((Feature.ONE_LAUNCH,) if span else ())})
+    early = choose_kernel(desc, meta, check_kernels.CARD, unasked=unasked)
     assert isinstance(plain, KernelChoice)
-    early = choose_kernel(
-        desc, meta, check_kernels.CARD, config=replace(plain.config, dependent=True), structure=plain.structure
-    )
     assert isinstance(early, KernelChoice)
+    assert early.config.dependent
+    assert early.structure.merged == bool(span)
     results = []
     for choice in (plain, early):
         program = prepare(choice, meta, Taken(), place, counters=device_counters)

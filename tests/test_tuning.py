@@ -448,7 +448,7 @@ def test_tuning_on_a_card(tmp_path: Path) -> None:
     assert Path(told["path"]).is_file()
 
 
-def test_kernels_are_compiled_ahead_once_and_what_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_compiled_once_and_what_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
