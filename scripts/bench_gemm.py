@@ -120,7 +120,8 @@ def summary(options: argparse.Namespace) -> int:
     others = next((c["by_schedule"] for c in found if "by_schedule" in c), {})
     for name, result in others.items():
         print(in_words(name, result))
-        for group, inner in result["by_group"].items():
+        # The groups of models by layer are in the file.
+        for group, inner in ((g, r) for g, r in result["by_group"].items() if ": " not in g):
             print(f"  {in_words(group, inner)}")
     print(found[0]["counts"])
     return 1 if found[0]["counts"]["different"] or any(r["different"] for r in others.values()) else 0

@@ -1,7 +1,8 @@
 """Does every schedule that tuning may pick give the replay's bytes?  On a GPU, for as long as it is told.
 
     PYTHONPATH=. python scripts/sweep_configs.py OUT.json --seconds 420 [--draws 10] [--seed 0] [--start 0]
-                                                 [--families 16-bit,8-bit,float32] [--rehearse]
+                                                 [--families 16-bit,8-bit,float32]
+                                                 [--features one_launch,narrow,dependent] [--rehearse]
 
 Descriptors are points of a grid (cuts, spans, partials, merges, starts, k per step, turns of the main loop, lost tails,
 types, layouts, odd sizes), in an order that the seed shuffles; at each, every structure and every config that may be
@@ -9,6 +10,8 @@ chosen runs on every draw, narrow and wide exponents in turn, and all bytes are 
 are compiled ahead by all cores.  OUT.json has a claim with counts, and of each kind of mutant on how many points the
 same draws would have shown it; it is rewritten after every batch, and says at which point of the grid to ``--start``
 next.  Exits 1 where bytes differ.
+
+``--features``: of 16-bit chains only configs that have one of these, beside the default.
 
 ``--rehearse`` needs no GPU: Triton's interpreter (TRITON_INTERPRET=1) with the tests' exact matrix steps, 16-bit only.
 """
@@ -19,6 +22,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from itertools import islice
@@ -26,7 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from gemmdesc.errors import Declined
-from gemmdesc.kernels.competing import competing
+from gemmdesc.kernels.choose import KernelChoice, features_of
+from gemmdesc.kernels.competing import TunableChoice, competing
+from gemmdesc.kernels.config import Feature
 from gemmdesc.kernels.variant import Variant
 from gemmdesc.plan import needed_variants
 from gemmdesc.plan.cards import card_arithmetic
@@ -36,6 +42,7 @@ from gemmdesc.verification.combinations import FAMILIES, Combination, Swept, com
 #: Points of one family that are compiled and compared together.
 BATCH = 24
 CARD = card_arithmetic("sm_90")
+Keep = Callable[[TunableChoice], bool]
 
 
 @dataclass
@@ -48,7 +55,7 @@ class Place:
     name: str
     ahead: Ahead | None = None
 
-    def compile(self, points: list[Combination]) -> None:
+    def compile(self, points: list[Combination], keep: Keep) -> None:
         """Compile what ``points`` need into Triton's disk cache."""
         if self.ahead is None:
             return
@@ -57,8 +64,21 @@ class Place:
             meta = point.meta(self.sm_count, self.shared_bytes)
             choices = competing(point.desc, meta, CARD)
             if not isinstance(choices, Declined):
-                wanted |= dict.fromkeys(v for c in choices for v in needed_variants(c, meta))
+                kept = (choices[0], *filter(keep, choices[1:]))
+                wanted |= dict.fromkeys(v for c in kept for v in needed_variants(c, meta))
         self.ahead(wanted)
+
+
+def keeping(names: str) -> Keep:
+    """Configs with one of the features named, between commas; all where there is no name."""
+    features = {Feature(name) for name in filter(None, names.split(","))}
+
+    def keep(choice: TunableChoice) -> bool:
+        return not features or (
+            isinstance(choice, KernelChoice) and bool(features & features_of(choice.structure, choice.config))
+        )
+
+    return keep
 
 
 def here(rehearse: bool) -> Place:
@@ -125,8 +145,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=int, default=0, help="points of each family's grid that are skipped")
     parser.add_argument("--families", default=",".join(FAMILIES))
+    parser.add_argument("--features", default="", help="only configs with one of these")
     parser.add_argument("--rehearse", action="store_true")
     options = parser.parse_args()
+    keep = keeping(options.features)
     began, place = time.monotonic(), here(options.rehearse)
     names = ["16-bit"] if options.rehearse else options.families.split(",")
     streams = {name: islice(combinations(name, CARD, options.seed), options.start, None) for name in names}
@@ -138,14 +160,14 @@ def main() -> int:
             if not points:
                 del streams[name]
                 continue
-            place.compile(points)
+            place.compile(points, keep)
             for i, point in enumerate(points):
                 if time.monotonic() - began > options.seconds:
                     break
                 meta = point.meta(place.sm_count, place.shared_bytes)
                 sweep_point(
                     point, CARD, families[name], meta=meta, place=place.device, draws=options.draws,
-                    seed=options.seed + reached + i,
+                    seed=options.seed + reached + i, keep=keep,
                 )  # fmt: skip
         if time.monotonic() - began <= options.seconds:
             reached += batch

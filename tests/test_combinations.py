@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from gemmdesc.descriptor import Contiguous
 from gemmdesc.dtypes import DType
-from gemmdesc.errors import InvalidInputError
+from gemmdesc.errors import Declined, InvalidInputError
+from gemmdesc.kernels.competing import competing, pick_of
 from gemmdesc.plan.cards import card_arithmetic
 from gemmdesc.verification.combinations import AXES, FAMILIES, Swept, combinations, grid_size, merged
 from tests.test_kernels_interpreted import told
@@ -42,6 +45,26 @@ def test_a_merge_that_folds_backwards_is_caught() -> None:
 @needs_triton
 def test_a_tuners_trial_sees_equal_bytes_and_others() -> None:
     assert told("interpreted_configs.py", "0", "3", "trials")["equal"] >= 9
+
+
+@needs_triton
+def test_the_sweep_may_be_of_some_features_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parent.parent / "scripts"))
+    script = importlib.import_module("sweep_configs")
+    cut = (p for p in combinations("16-bit", CARD, 0) if p.desc.cuts and (p.m, p.n) == (16, 136) and p.k > 300)
+    point = next(p for p in cut if p.desc.accumulator.instruction_k == 16 and p.desc.cuts[0].layout.span == 128)  # type: ignore[union-attr]
+    choices = competing(point.desc, point.meta(132, 232448), CARD)
+    assert not isinstance(choices, Declined)
+    assert list(filter(script.keeping(""), choices)) == list(choices)
+    kept = {name: list(filter(script.keeping(name), choices)) for name in ("one_launch", "narrow", "dependent")}
+    assert all(c.structure.merged for c in kept["one_launch"])
+    assert len(kept["one_launch"]) == sum(c.structure.merged for c in choices)
+    assert all(kept.values())
+    assert all(c.config.dependent for c in kept["dependent"])  # type: ignore[union-attr]
+    both = list(filter(script.keeping("one_launch,narrow"), choices))
+    assert {pick_of(c) for c in both} == {pick_of(c) for name in ("one_launch", "narrow") for c in kept[name]}
+    with pytest.raises(ValueError, match="wide"):
+        script.keeping("wide")
 
 
 def test_the_grid_meets_every_value_of_every_axis_early() -> None:

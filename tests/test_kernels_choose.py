@@ -31,7 +31,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel, configs_of, features_of
-from gemmdesc.kernels.config import UNASKED, Feature, KernelConfig
+from gemmdesc.kernels.config import Feature, KernelConfig
 from gemmdesc.kernels.meta import KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.structure import Structure
@@ -72,8 +72,8 @@ def meta(m: int, n: int, k: int, layouts: str = "rrr", alignment: int = 256, pad
 
 
 def chosen(d: GEMMDesc, at: KernelMeta, *asked: Feature) -> KernelChoice:
-    """The model's choice, among configs of the features ``asked``, too."""
-    choice = choose_kernel(d, at, CARD, unasked=UNASKED | set(asked))
+    """The model's choice among configs of no other features than ``asked``."""
+    choice = choose_kernel(d, at, CARD, unasked=frozenset(asked))
     assert isinstance(choice, KernelChoice), choice
     return choice
 

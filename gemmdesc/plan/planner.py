@@ -105,6 +105,11 @@ class Planner:
         return self._device
 
     @property
+    def tuned(self) -> TunedTable:
+        """The configs that were measured to be fast on the card; no picks where none were."""
+        return self._tuned
+
+    @property
     def device_index(self) -> int:
         return self._device_index
 

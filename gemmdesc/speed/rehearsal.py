@@ -78,7 +78,7 @@ class RehearsedShape:
         name = self.shape.name
         calls = [LIBRARY, OURS, *([PRODUCT] if self.shape.following else [])]
         calls += [INDUCTOR, INDUCTOR_MAX] if self.compiled else []
-        plain = not self.shape.following
+        plain = self.shape.plain_half
         others = {s: AS_OURS if s == TWO_LAUNCHES else s for s in self.device.schedules if plain}
         wrong = [s for s in others if s in self.device.wrong]
         calls += [s for s, kernel in others.items() if kernel != AS_OURS and s not in wrong]

@@ -160,6 +160,7 @@ def claims(collected: Collected, command: str) -> list[dict[str, Any]]:
         "sessions": [
             {
                 "session": s.name, "rows": len(s.measured), "control_moved": s.move, "dropped": s.dropped,
+                "tuned_classes": s.about.get("tuned_classes", 0),
                 **s.about["limits"],
             }
             for s in collected.sessions

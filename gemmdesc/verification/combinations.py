@@ -6,7 +6,7 @@ The library's heuristic leads to a corner of this grid only; tuning picks schedu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -198,17 +198,19 @@ class Swept:
 
 
 def sweep_point(
-    point: Combination, card: CardArithmetic, swept: Swept, *, meta: KernelMeta, place: str, draws: int, seed: int
-) -> None:
+    point: Combination, card: CardArithmetic, swept: Swept, *, meta: KernelMeta, place: str, draws: int, seed: int,
+    keep: Callable[[TunableChoice], bool] = lambda choice: True,
+) -> None:  # fmt: skip
     """Run every schedule that may be chosen for ``point`` on ``draws`` draws, and compare all of its bytes.
 
-    ``place``: a torch device; the host's is Triton's interpreter.
+    ``place``: a torch device; the host's is Triton's interpreter.  ``keep``: which schedules beside the default.
     """
     swept.points += 1
-    choices = competing(point.desc, meta, card)
-    if isinstance(choices, Declined):
+    found = competing(point.desc, meta, card)
+    if isinstance(found, Declined):
         swept.declined += 1
         return
+    choices = (found[0], *filter(keep, found[1:]))
     swept.configs += len(choices)
     for choice in choices:
         name = choice.structure.value
