@@ -17,8 +17,9 @@ def test_random_epilogues_give_the_replays_bytes_and_functions_their_models() ->
     result = told("interpreted_fused.py", "0", "60", "functions")
     assert result["bad"] == []
     assert result["functions"] == 2 * 4 * 65536
-    wanted = {"chain_tma whole", "chain_pointer whole", "chain_pointer after", "finished after"}
-    assert wanted <= set(result["counts"])
+    assert {"chain_tma whole", "chain_pointer whole", "finished after"} <= set(result["counts"])
+    # In two launches, or in one.
+    assert {"chain_pointer after", "merged_pointer after"} & set(result["counts"])
     assert result["declined"] == {}
 
 

@@ -79,6 +79,14 @@ def choice_of(descriptor: GEMMDesc, at: KernelMeta) -> Choice:
     return choice
 
 
+def two_launches(descriptor: GEMMDesc, at: KernelMeta) -> KernelChoice:
+    """Slices that a second kernel folds."""
+    choice = choose_kernel(descriptor, at, CARD, unasked=frozenset())
+    assert isinstance(choice, KernelChoice)
+    assert choice.merges
+    return choice
+
+
 def one_launch(descriptor: GEMMDesc, at: KernelMeta) -> KernelChoice:
     """Slices that the last program of a tile folds."""
     choice = choose_kernel(descriptor, at, CARD, unasked=frozenset({Feature.ONE_LAUNCH}))
@@ -275,7 +283,7 @@ def test_stand_ins_are_aligned_as_the_tensors_are() -> None:
 # Packing.
 
 
-@pytest.mark.parametrize("choose", [choice_of, one_launch])
+@pytest.mark.parametrize("choose", [two_launches, one_launch])
 def test_every_number_arrives_as_it_was(choose: Callable[[GEMMDesc, KernelMeta], Choice]) -> None:
     at = meta(300, 301, 999, "ccr")
     descriptor = desc(999, span=333, step=8, turn=32)
@@ -296,7 +304,7 @@ def test_every_number_arrives_as_it_was(choose: Callable[[GEMMDesc, KernelMeta],
     assert [c[1:] for c in device.calls] == [(s.programs, [*map(expected, s.arguments)]) for s in program.steps]
 
 
-@pytest.mark.parametrize("choose", [choice_of, one_launch])
+@pytest.mark.parametrize("choose", [two_launches, one_launch])
 def test_other_addresses_and_streams_take_effect(choose: Callable[[GEMMDesc, KernelMeta], Choice]) -> None:
     at, device, split = meta(256, 256, 4096), NotingDevice(), desc(4096, span=1024)
     run = prepared(split, at, device, choose(split, at))
@@ -307,7 +315,7 @@ def test_other_addresses_and_streams_take_effect(choose: Callable[[GEMMDesc, Ker
         run(call % 2, inputs)
         assert set(device.streams) == {call % 2}
         assert device.calls[0][2][:2] == [inputs[0], inputs[1]]
-        if choose is choice_of:
+        if choose is two_launches:
             assert device.calls[-1][2][:2] == [inputs[3], inputs[2]]
             continue
         counters = device_counters(HOST).of_stream(device.order_of(call % 2)[1])
@@ -388,7 +396,7 @@ def test_a_thread_without_a_context_gets_the_programs() -> None:
     assert (device.current, len(device.calls)) == (CONTEXT, 1)
 
 
-@pytest.mark.parametrize(("choose", "launches"), [(choice_of, 2), (one_launch, 1)])
+@pytest.mark.parametrize(("choose", "launches"), [(two_launches, 2), (one_launch, 1)])
 def test_threads_do_not_mix_their_arguments(choose: Callable[[GEMMDesc, KernelMeta], Choice], launches: int) -> None:
     device, descriptor, at = NotingDevice(), desc(4096, span=1024), meta(256, 256, 4096)
     run = prepared(descriptor, at, device, choose(descriptor, at))

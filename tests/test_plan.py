@@ -20,8 +20,10 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, GemmdescError, InvalidInputError
 from gemmdesc.expressions import Const, Var
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel
 from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
+from gemmdesc.kernels.structure import Structure
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.plan import (
@@ -60,6 +62,7 @@ from gemmdesc.problem import (
 from gemmdesc.profiles import Level, Profile, RuleOutcome, family_of, index_profile
 from gemmdesc.routes import TensorMeta, route_mm
 from gemmdesc.rule import Rule, make_rule, parse_rule
+from gemmdesc.tuning.card import kernel_descriptor
 from tests.kmajor_samples import E4M3, float8
 from tests.profile_samples import (
     DECLINE,
@@ -504,9 +507,13 @@ def test_variants_hold_the_chain_its_copies_and_its_merge(sizes: tuple[int, int,
 
 def test_a_merge_beyond_32_bits_is_another_kernel() -> None:
     plan = made(planner_of(Counted()).plan_mm(*call(8, 512, 6832), SETTINGS))
-    assert plan.kernel.merges
+    wanted = kernel_descriptor(plan)
+    assert not isinstance(wanted, Declined)
+    kernel = choose_kernel(wanted, plan.meta, card_arithmetic("sm_90"), structure=Structure.CHAIN_TMA)
+    assert isinstance(kernel, KernelChoice)
+    assert kernel.merges
     far = replace(plan.meta, out=replace(plan.meta.out, row_stride=2**29))
-    narrow, wide = plan.variants, needed_variants(plan.kernel, far)
+    narrow, wide = needed_variants(kernel, plan.meta), needed_variants(kernel, far)
     (merge,) = narrow - wide
     (other_merge,) = wide - narrow
     assert (merge.kernel, other_merge.kernel) == ("merge", "merge")
