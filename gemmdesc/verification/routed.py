@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gemmdesc.dropin.intercept import TorchCall
 from gemmdesc.dropin.memory import alignment_of, differing, host_bits, space_like
-from gemmdesc.dropin.products import Product, operands_of, route_of, scales_of
+from gemmdesc.dropin.products import Product, operands_of, route_of, scales_of, space_of
 from gemmdesc.errors import Declined, GemmdescError
 from gemmdesc.library.interface import Inputs
 from gemmdesc.library.profiler import normalised
@@ -224,7 +224,8 @@ class _Taken:
         if isinstance(answer, Refused):
             return answer.status
         product, problem = self.product, route.problem
-        d = space_like(product.out, product.shape, product.dtype, product.a.device)
+        d = space_of(product, route) if "out" in route.copies else None
+        d = space_like(product.out if d is None else d, product.shape, product.dtype, product.a.device)
         if route.addend is Addend.IN_PLACE:
             assert self._addend is not None
             d.copy_(self._addend.expand(product.shape))
