@@ -51,17 +51,17 @@ def layer_plans(
 def width_of_several_orders(
     hidden: int, rows: Sequence[int], reference: int, dtype: torch.dtype, planner: Planner | None = None
 ) -> Width:
-    """The first width at which ``rows`` have several orders, and no row of the perceptron declines or cannot be pinned.
+    """The first width at which ``rows`` have several orders, where no layer declines and all can be pinned.
 
     ``reference``: the number of rows to pin at.  Where there is no such width, the widest one.
     """
     found = Width(WIDTHS[-1] * hidden, ())
     for inner in [width * hidden for width in WIDTHS]:
-        ends = layer_plans(inner, hidden, rows, dtype, planner)
-        every = shared_orders(ends) + shared_orders(layer_plans(hidden, inner, [*rows, reference], dtype, planner))
-        every += shared_orders(layer_plans(inner, hidden, [reference], dtype, planner))
-        found = Width(inner, shared_orders(ends))
-        sound = not any(isinstance(group.outcome, Declined) or group.by_place for group in every)
-        if sound and len(found.groups) > 1:
+        layers = [layer_plans(k, n, [*rows, reference], dtype, planner) for k, n in ((hidden, inner), (inner, hidden))]
+        declined = any(isinstance(plan, Declined) for plans in layers for plan in plans.values())
+        # Rows that have several orders in one product lend none to others.
+        by_place = any(group.by_place for plans in layers for group in shared_orders({reference: plans[reference]}))
+        found = Width(inner, shared_orders({m: layers[1][m] for m in rows}))
+        if len(found.groups) > 1 and not declined and not by_place:
             return found
     return found
