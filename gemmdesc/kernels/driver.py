@@ -126,6 +126,8 @@ class Driver:
     ) -> TensorMap:  # fmt: skip
         """A tiled map of the tensor at ``address``; sizes and strides in elements, outermost axis first.
 
+        The thread must have a context, or the driver refuses (``CUDA_ERROR_INVALID_CONTEXT``).
+
         Raises:
             LaunchError: the driver refuses.
         """
@@ -167,12 +169,13 @@ class Driver:
         return self._primary[device_index]
 
     def make_current(self, context: int) -> None:
-        """Make ``context`` this thread's.
+        """Make ``context`` this thread's, unless it is.
 
         Raises:
             LaunchError: the driver refuses.
         """
-        self._require(self._set_context(context), "cuCtxSetCurrent")
+        if self.context() != context:
+            self._require(self._set_context(context), "cuCtxSetCurrent")
 
     def allow_large_clusters(self, function: int) -> None:
         """Let ``function`` have clusters of more than the 8 blocks that every card takes.

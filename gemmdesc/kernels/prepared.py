@@ -35,10 +35,13 @@ _STATUS = (1 << 32) - 1
 
 
 class KeptMaps:
-    """The tensor maps of one descriptor at the addresses met so far; the first ones go when there are many."""
+    """The tensor maps of one descriptor at the addresses met so far; the first ones go when there are many.
 
-    def __init__(self, driver: Driver, box: Box, form: BoxFormat) -> None:
-        self._driver, self._box, self._form = driver, box, form
+    ``context``: the one that the addresses are of.
+    """
+
+    def __init__(self, driver: Driver, context: int, box: Box, form: BoxFormat) -> None:
+        self._driver, self._context, self._box, self._form = driver, context, box, form
         self._maps: dict[int, TensorMap] = {}
         self._lock = Lock()
 
@@ -53,6 +56,8 @@ class KeptMaps:
 
     def _made(self, address: int) -> TensorMap:
         box, form = self._box, self._form
+        # A thread that has not used the device yet has no context, and encoding wants one as launching does.
+        self._driver.make_current(self._context)
         made = self._driver.encode(
             address, box.element, form.element_bytes, box.shape, box.strides, form.block, form.swizzle
         )
@@ -168,7 +173,7 @@ class PreparedProgram:
                 form = next(boxes, None)
                 if form is None or not kind.startswith("tensordesc"):
                     raise NotPreparableError(f"a descriptor must be one of the kernel's (got {kind})")
-                yield 0, (argument.start, KeptMaps(self._driver, argument, form))
+                yield 0, (argument.start, KeptMaps(self._driver, self._context, argument, form))
                 numbers = (*argument.shape, *argument.strides)
                 for value, part in zip(numbers, flat_types([kind], [form])[1:], strict=True):
                     yield self._value(_bits(value, part)), None
@@ -198,6 +203,7 @@ class PreparedProgram:
         )
         self._attributes.append(attributes)
         if kernel.clusters > _LARGEST_PORTABLE_CLUSTER:
+            self._driver.make_current(self._context)
             self._driver.allow_large_clusters(kernel.function)
         config = LaunchConfig(
             step.programs * kernel.clusters, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes, 0,
