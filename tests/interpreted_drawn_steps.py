@@ -111,8 +111,8 @@ def compare_extents() -> dict[str, int]:
         x = np.ascontiguousarray(to_float32(draw_bits(rng, kind, (40, 19), dtype), dtype))
         x[:16, :3] = 0.0
         out = torch.empty((3, len(ends)), dtype=torch.int32)
-        drawn_extents_kernel[(len(ends), 3)](
-            torch.from_numpy(x), torch.from_numpy(ends), out, 40, len(ends), 19, 1, BLOCK=16, INNER=16
+        drawn_extents_kernel[(len(ends), 2)](
+            torch.from_numpy(x), torch.from_numpy(ends), out, 40, len(ends), 19, 1, BLOCK=16, BLOCKS=2, INNER=16
         )
         for block in range(3):
             for s, (begin, end) in enumerate(zip((0, 3, 16, 19), ends.tolist(), strict=True)):

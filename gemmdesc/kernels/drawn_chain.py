@@ -29,30 +29,36 @@ def _lowest(x):
     return tl.where(magnitude == 0, 2048, exponent)
 
 
-@triton.jit(do_not_specialize=["COUNT", "steps", "stride_row", "stride_k"])
+# A stride of 1 and a count divisible by 16 are known, so that what lies side by side is loaded at once.
+@triton.jit(do_not_specialize=["steps"])
 def drawn_extents_kernel(
     x_ptr, ends_ptr, out_ptr, COUNT: tl.int32, steps: tl.int32, stride_row: tl.int64, stride_k: tl.int64,
-    BLOCK: tl.constexpr, INNER: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """For ``BLOCK`` rows of x and one step, int32 (blocks, steps): l * 65536 + q + 1024.
+    """For each ``BLOCK`` of ``BLOCKS`` times as many rows of x and one step, int32 (blocks, steps): l * 65536 + q + 1024.
 
     l: the least exponent of a bit set; the squares of any row add up to less than 2^q.  By Cauchy and Schwarz every
     partial sum of a product of two rows then is below 2^((q + q')/2), and a multiple of 2^(l + l').
     """
-    row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    block = tl.program_id(1) * BLOCKS + tl.arange(0, BLOCKS)
+    row = tl.program_id(1) * (BLOCKS * BLOCK) + tl.arange(0, BLOCKS * BLOCK)
     s = tl.program_id(0)
     begin, end = tl.load(ends_ptr + tl.maximum(s - 1, 0)), tl.load(ends_ptr + s)
     begin = tl.where(s == 0, 0, begin)
-    k = begin + tl.arange(0, INNER)
-    inside = (row < COUNT)[:, None] & (k < end)[None, :]
-    place = row.to(tl.int64)[:, None] * stride_row + k.to(tl.int64)[None, :] * stride_k
-    x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    wide = x.to(tl.float64)
+    place = row.to(tl.int64) * stride_row + begin.to(tl.int64) * stride_k
+    squares = tl.zeros((BLOCKS * BLOCK,), dtype=tl.float64)
+    lowest = tl.full((BLOCKS * BLOCK,), 2048, dtype=tl.int32)
+    for k in tl.static_range(INNER):
+        x = tl.load(x_ptr + place, mask=(row < COUNT) & (0 * row + begin + k < end), other=0.0).to(tl.float32)
+        place += stride_k
+        wide = x.to(tl.float64)
+        squares += wide * wide
+        lowest = tl.minimum(lowest, _lowest(x))
     # A little more than the squares' sum, which was rounded.
-    squares = tl.max(tl.sum(wide * wide, 1), 0) * (1.0 + 2.0**-40)
+    squares = tl.max(tl.reshape(squares, (BLOCKS, BLOCK)), 1) * (1.0 + 2.0**-40)
     above = ((squares.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1022
-    word = tl.min(tl.min(_lowest(x), 1), 0) * 65536 + above + 1024
-    tl.store(out_ptr + tl.program_id(1).to(tl.int64) * steps + s, word)
+    word = tl.min(tl.reshape(lowest, (BLOCKS, BLOCK)), 1) * 65536 + above + 1024
+    tl.store(out_ptr + block.to(tl.int64) * steps + s, word, mask=block * BLOCK < COUNT)
 
 
 @triton.jit

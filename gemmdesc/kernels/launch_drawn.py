@@ -74,8 +74,10 @@ def launch_drawn(
     extents = [torch.empty((count, steps), dtype=torch.int32, device=a.device) for count in grid]
     sides = ((a, m, block[0], (a.stride(0), 1)), (b, n, block[1], (1, b.stride(0))))
     for (x, count, size, strides), into in zip(sides, extents, strict=True):
-        drawn_extents_kernel[(steps, into.shape[0])](
-            x, held.ends, into, count, steps, *strides, BLOCK=size, INNER=inner, num_warps=1, enable_fp_fusion=False
+        blocks = max(1, 512 // size)
+        drawn_extents_kernel[(steps, -(-into.shape[0] // blocks))](
+            x, held.ends, into, count, steps, *strides, BLOCK=size, BLOCKS=blocks, INNER=inner, num_warps=4,
+            enable_fp_fusion=False,
         )
     drawn_chain_kernel[grid](
         a, b, rows, cols, held.ends, held.folds, *extents, out, flags, *words, m, n, steps, a.stride(0), b.stride(0),
