@@ -116,7 +116,15 @@ def test_it_compiles_for_hopper_to_matrix_steps_of_float64(wide: bool, folded: b
             signature[name] = pointers.get(name, "*fp32")
         else:
             signature[name] = parameter.annotation_type
-    source = ASTSource(fn=drawn_chain_kernel, signature=signature, constexprs=constants)
+    divisible = [
+        (i,)
+        for i, parameter in enumerate(drawn_chain_kernel.params)
+        if parameter.name.endswith("_ptr") or parameter.name in ("M", "N", "stride_a", "stride_b")
+    ]
+    source = ASTSource(
+        fn=drawn_chain_kernel, signature=signature, constexprs=constants,
+        attrs={place: [["tt.divisibility", 16]] for place in divisible},
+    )  # fmt: skip
     options = {"num_warps": 4, "enable_fp_fusion": False}
     compiled = triton_compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     # Up to the loop of sums one by one, no tile changes threads on the way of a step.
@@ -124,6 +132,8 @@ def test_it_compiles_for_hopper_to_matrix_steps_of_float64(wide: bool, folded: b
     assert "tt.dot" in short_way
     assert "ttg.convert_layout" not in short_way
     ptx = compiled.asm["ptx"]
+    # Operands side by side are loaded at once where all steps are whole.
+    assert bool(re.search(r"ld\.global\.v\d\.b32", ptx)) or not even
     assert re.search(r"mma\.sync\.aligned\.\w+\.row\.col\.f64\.f64\.f64\.f64", ptx)
     # Error-free sums need their operations one by one, and subnormal operands their values.
     assert "fma.rn.f64" not in ptx

@@ -29,13 +29,14 @@ def _lowest(x):
     return tl.where(magnitude == 0, 2048, exponent)
 
 
-# A stride of 1 and a count divisible by 16 are known, so that what lies side by side is loaded at once.
+# A stride of 1 (one of a type that is named is not) and a count divisible by 16 are known, so that what lies side by
+# side is loaded at once.
 @triton.jit(do_not_specialize=["steps"])
 def drawn_extents_kernel(
-    x_ptr, ends_ptr, out_ptr, COUNT: tl.int32, steps: tl.int32, stride_row: tl.int64, stride_k: tl.int64,
+    x_ptr, ends_ptr, out_ptr, COUNT: tl.int32, steps: tl.int32, stride_row, stride_k,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """For each ``BLOCK`` of ``BLOCKS`` times as many rows of x and one step, int32 (blocks, steps): l * 65536 + q + 1024.
+    """For each ``BLOCK`` of rows of x, ``BLOCKS`` a program, and one step, int32 (blocks, steps): l * 65536 + q + 1024.
 
     l: the least exponent of a bit set; the squares of any row add up to less than 2^q.  By Cauchy and Schwarz every
     partial sum of a product of two rows then is below 2^((q + q')/2), and a multiple of 2^(l + l').
@@ -123,11 +124,11 @@ def drawn_chain_kernel(
 ):  # fmt: skip
     """A tile of three samples; ``a`` (M, k) and ``b`` (k, N) are of a type that float32 holds, rows contiguous.
 
-    ``ends``: where each step ends (int32), with ``EVEN`` the multiples of ``INNER``.  ``folds``: for each step -1, or what closes there: -2 the first part of a
-    fold, else the site of the addition; not read unless ``FOLDED``.  ``base0`` to ``base2``: a word for each sample;
-    with ``OPPOSITE`` the third takes the opposite of the second's directions.  ``extents``: of the operands' blocks, from
-    :func:`drawn_extents_kernel`.  ``INNER``: a power of two not below ``STEP``, the products of a step.  ``out``:
-    three planes of (M, N) float32.
+    ``ends``: where each step ends (int32), with ``EVEN`` the multiples of ``INNER``.  ``folds``: for each step -1, or
+    what closes there: -2 the first part of a fold, else the site of the addition; not read unless ``FOLDED``.
+    ``base0`` to ``base2``: a word for each sample; with ``OPPOSITE`` the third takes the opposite of the second's
+    directions.  ``extents``: of the operands' blocks, from :func:`drawn_extents_kernel`.  ``INNER``: a power of two not
+    below ``STEP``, the products of a step.  ``out``: three planes of (M, N) float32.
     ``flags``: (M, N) int8, 1 where a rounding lost something, 2 where a sum was not held exactly.
     """
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)

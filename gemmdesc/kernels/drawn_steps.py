@@ -3,7 +3,8 @@
 
 All operations are IEEE ones whose results do not depend on contraction, since a product of two operands is exact, or
 integer ones.  Rounding down twice, first to float64 and then to float32, is rounding down once, so that an addition and
-a conversion that both round down give the neighbour below; that above is what these give of the negated numbers, negated.
+a conversion that both round down give the neighbour below; the one above is what they give of the negated numbers,
+negated.
 """
 
 from __future__ import annotations

@@ -75,8 +75,9 @@ def draw_sums(
 
     ``a``: (m, k) the chosen rows' operand values, float32 or a type that it holds, ``b``: (k, n); both as the
     accumulator takes them.  ``chain``: on the host, or held on the operands' device by
-    :func:`~gemmdesc.kernels.launch_drawn.hold_chain`, which the call then need not wait for.  ``block``: rows and columns
-    of a tile, powers of two from 16, and its ``num_warps``; they never change a bit.
+    :func:`~gemmdesc.kernels.launch_drawn.hold_chain`, so that the call copies nothing there and can be captured in a
+    CUDA graph.  ``block``: rows and columns of a tile, powers of two from 16, and its ``num_warps``; they never change
+    a bit.
     ``rows``, ``cols``: int64, their places in the whole D.  Also bool (m, n): where no rounding lost anything, that to
     the output type not counted (``InOrderSamples.gaps == 0``; its ``exact`` counts that rounding too), and where a sum
     was not held exactly, so that those elements are to be drawn on the CPU (never, for float16 and 8-bit operands).
@@ -85,8 +86,9 @@ def draw_sums(
 
     words = (sample_word(seed, 0), sample_word(seed, 1), sample_word(seed, 2))
     held = hold_chain(chain, a.device) if isinstance(chain, DrawnChain) else chain
-    tile = {"block": block, "num_warps": num_warps}
-    out, flags = launch_drawn(held, a.contiguous(), b.contiguous(), rows, cols, words, **tile)
+    out, flags = launch_drawn(
+        held, a.contiguous(), b.contiguous(), rows, cols, words, block=block, num_warps=num_warps
+    )
     return out, (flags & 1) == 0, (flags & 2) != 0
 
 
