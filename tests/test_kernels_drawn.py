@@ -102,7 +102,7 @@ def test_it_compiles_for_hopper_to_matrix_steps_of_float64(wide: bool, folded: b
 
     from gemmdesc.kernels.drawn_chain import drawn_chain_kernel
 
-    constants = {"BLOCK_M": 32, "BLOCK_N": 32, "STEP": 16, "INNER": 16, "FRACTION": 23, "WIDE": wide, "FOLDED": folded,
+    constants = {"BLOCK_M": 16, "BLOCK_N": 32, "STEP": 16, "INNER": 16, "FRACTION": 23, "WIDE": wide, "FOLDED": folded,
                  "OPPOSITE": True, "EVEN": even}  # fmt: skip
     pointers = {"rows_ptr": "*i64", "cols_ptr": "*i64", "ends_ptr": "*i32", "folds_ptr": "*i32",
                 "a_extents_ptr": "*i32", "b_extents_ptr": "*i32", "flags_ptr": "*i8", "a_ptr": "*fp16",

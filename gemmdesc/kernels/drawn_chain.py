@@ -129,7 +129,7 @@ def drawn_chain_kernel(
     ``base0`` to ``base2``: a word for each sample; with ``OPPOSITE`` the third takes the opposite of the second's
     directions.  ``extents``: of the operands' blocks, from :func:`drawn_extents_kernel`.  ``INNER``: a power of two not
     below ``STEP``, the products of a step.  ``out``: three planes of (M, N) float32.
-    ``flags``: (M, N) int8, 1 where a rounding lost something, 2 where a sum was not held exactly.
+    ``flags``: (M, N) int8, 1 where a rounding lost something, 3 where a sum was not held exactly.
     """
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -140,9 +140,8 @@ def drawn_chain_kernel(
     acc0 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     acc1, acc2 = acc0, acc0
     sum0, sum1, sum2 = acc0, acc0, acc0
-    # Not 0 where anything was lost.
+    # Not 0 where anything was lost, and a NaN, which stays one, where a sum was not held.
     lost = acc0
-    unsure = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int1)
     word0 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
     word1, word2 = word0, word0
     # What the next step needs is loaded a step ahead.
@@ -201,16 +200,15 @@ def drawn_chain_kernel(
             one = acc0
             if not OPPOSITE:
                 one, _, _ = stepped(acc0, high, low, least, ~toward0, FRACTION)
-            unsure = unsure | kept
             # One at a time, so that this does not ask for more registers than the short way.
             for _ in range(3):
                 result, beyond, open = stepped(acc0, high, low, least, toward0, FRACTION)
                 acc0, acc1, acc2 = acc1, acc2, result
                 toward0, toward1, toward2 = toward1, toward2, toward0
-                lost = tl.where(beyond, 1.0, lost)
-                unsure = unsure | open
+                kept = kept | open
+                lost = tl.where(beyond, lost + 1.0, lost)
             apart = _apart(acc1, acc2) if OPPOSITE else _apart(acc0, one)
-            lost = tl.where(apart, 1.0, lost)
+            lost = tl.where(kept, float("nan"), tl.where(apart, lost + 1.0, lost))
             reach = _reach(acc0, acc1, acc2)
         if fold != -1:
             first = fold == -2
@@ -226,7 +224,7 @@ def drawn_chain_kernel(
             sum1, beyond1 = folded(sum1, acc1 + 0.0, toward1, first)
             sum2, beyond2 = folded(sum2, acc2 + 0.0, toward2, first)
             apart = _apart(sum1, sum2) if OPPOSITE else _apart(sum0, one)
-            lost = tl.where(apart | beyond0 | beyond1 | beyond2, 1.0, lost)
+            lost = tl.where(apart | beyond0 | beyond1 | beyond2, lost + 1.0, lost)
             reach = tl.zeros((), dtype=tl.float32)
             acc0 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             acc1, acc2 = acc0, acc0
@@ -239,4 +237,4 @@ def drawn_chain_kernel(
     tl.store(out_ptr + place, sum0, mask=inside)
     tl.store(out_ptr + stride_s + place, sum1, mask=inside)
     tl.store(out_ptr + 2 * stride_s + place, sum2, mask=inside)
-    tl.store(flags_ptr + place, (lost != 0.0).to(tl.int8) + 2 * unsure.to(tl.int8), mask=inside)
+    tl.store(flags_ptr + place, (lost != 0.0).to(tl.int8) + 2 * (lost != lost).to(tl.int8), mask=inside)

@@ -59,14 +59,16 @@ def launch_drawn(
 
     ``a``, ``b``: of float32 or a type that it holds.  ``rows``, ``cols``: int64 places of the outputs in the whole D.
     ``words``: a 64-bit word, signed, for each sample.  ``block`` and ``num_warps`` never change a bit; without them a
-    warp has 256 elements.
+    warp has 128 elements.
     """
     chain = held.chain
     m, n = a.shape[0], b.shape[1]
     if block is None:
         block = (16, 32)
     if num_warps is None:
-        num_warps = max(1, block[0] * block[1] // 256)
+        num_warps = max(1, block[0] * block[1] // 128)
+    # Only steps that are not tight ask for more, and few are; with 128, 16 warps stay on a multiprocessor.
+    registers = 128 if block[0] * block[1] <= 128 * num_warps else 255
     steps, inner = len(chain.ends), max(16, 1 << (chain.step - 1).bit_length())
     out = torch.empty((3, m, n), dtype=torch.float32, device=a.device)
     flags = torch.empty((m, n), dtype=torch.int8, device=a.device)
@@ -83,6 +85,6 @@ def launch_drawn(
         a, b, rows, cols, held.ends, held.folds, *extents, out, flags, *words, m, n, steps, a.stride(0), b.stride(0),
         m * n, BLOCK_M=block[0], BLOCK_N=block[1], STEP=chain.step, INNER=inner, FRACTION=chain.fraction_bits,
         WIDE=chain.wide, FOLDED=max(chain.folds) >= 0, OPPOSITE=chain.opposite, EVEN=chain.is_even(inner),
-        num_warps=num_warps, enable_fp_fusion=False,
+        num_warps=num_warps, maxnreg=registers, enable_fp_fusion=False,
     )  # fmt: skip
     return out, flags
