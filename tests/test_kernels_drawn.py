@@ -153,3 +153,13 @@ def test_a_card_gives_the_cpus_samples() -> None:
     assert differing == []
     assert counts["equal"] + counts["left_to_cpu"] == counts["elements"]
     assert counts["left_to_cpu"] < 0.01 * counts["elements"]
+
+
+@pytest.mark.gpu
+def test_one_tile_timed_twice_takes_as_long() -> None:
+    from gemmdesc.verification.stochastic_card import cost_on_card
+
+    for row in cost_on_card(1024, rounds=20):
+        again = row["tiles_us"]["16x32 of 4 warps"]
+        assert 0.8 < row["drawn_us"] / again < 1.25, row
+        assert row["called_us"]["drawn"] > row["drawn_us"]

@@ -120,7 +120,7 @@ def cost_on_card(size: int = 4096, rows: int = 64, *, rounds: int = 100) -> list
             )
 
         works: dict[str, Callable[[], Any]] = {"drawn": drawn, "product": partial(torch.mm, a, b)}
-        works |= {f"{m}x{n}, {w} warps": partial(drawn, (m, n), w) for m, n, w in _TILES}
+        works |= {f"{m}x{n} of {w} warps": partial(drawn, (m, n), w) for m, n, w in _TILES}
         times = _in_turn(works, rounds)
         drawn_us, product_us = (float(np.median(times.pop(n))) for n in ("drawn", "product"))
         found.append(
