@@ -94,8 +94,10 @@ def test_other_orders_are_declined(desc: GEMMDesc) -> None:
 @needs_triton
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("folded", [False, True])
-@pytest.mark.parametrize("even", [False, True])
-def test_it_compiles_for_hopper_to_matrix_steps_of_float64(wide: bool, folded: bool, even: bool) -> None:
+@pytest.mark.parametrize(("even", "opposite"), [(False, True), (True, True), (True, False)])
+def test_it_compiles_for_hopper_to_matrix_steps_of_float64(
+    wide: bool, folded: bool, even: bool, opposite: bool
+) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
     from triton.compiler import compile as triton_compile
@@ -103,7 +105,7 @@ def test_it_compiles_for_hopper_to_matrix_steps_of_float64(wide: bool, folded: b
     from gemmdesc.kernels.drawn_chain import drawn_chain_kernel
 
     constants = {"BLOCK_M": 16, "BLOCK_N": 32, "STEP": 16, "INNER": 16, "FRACTION": 23, "WIDE": wide, "FOLDED": folded,
-                 "OPPOSITE": True, "EVEN": even}  # fmt: skip
+                 "OPPOSITE": opposite, "EVEN": even}  # fmt: skip
     pointers = {"rows_ptr": "*i64", "cols_ptr": "*i64", "ends_ptr": "*i32", "folds_ptr": "*i32",
                 "a_extents_ptr": "*i32", "b_extents_ptr": "*i32", "flags_ptr": "*i8", "a_ptr": "*fp16",
                 "b_ptr": "*fp16"}  # fmt: skip
