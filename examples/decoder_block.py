@@ -1,7 +1,8 @@
 """One decoder block four ways: eager, overridden, compiled and pinned, and what each way's bytes have in common.
 
-    python examples/decoder_block.py [--dtype bfloat16] [--hidden 1024] [--length 96] [--batch 4] [--reference 2]
-                                     [--attention each|batched] [--backend inductor] [--json] [--out FILE.json]
+    python examples/decoder_block.py [--dtype bfloat16] [--hidden 1024] [--inner WIDTH] [--length 96] [--batch 8]
+                                     [--reference 2] [--attention each|batched] [--backend inductor] [--json]
+                                     [--out FILE.json]
     python examples/decoder_block.py --cpu      # small, without a GPU: the packaged profile's rules, made-up answers
 
 eager       torch's own products (with --cpu, those that the made-up library would run, by the replay)
@@ -13,7 +14,8 @@ pinned      inside ``override(pin=...)``: rows no longer depend on their batch, 
             in eager
 
 ``--attention each`` multiplies sequence by sequence and head by head, as batched products decline until the card's
-profile has rows for them.
+profile has rows for them.  Where ``--inner`` does not say how wide the perceptron is, the first of some widths is taken
+at which the library sums one sequence alone in another order than the batch.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from gemmdesc.errors import Declined
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from layer_orders import planner_of, width_of_several_orders
 from packaged_rules import made_up_source
 
 
@@ -59,11 +62,11 @@ def named(choices: str) -> Products:
 class Block(torch.nn.Module):
     """Causal attention and a gated perceptron, each behind a norm."""
 
-    def __init__(self, hidden: int, heads: int, attention: str) -> None:
+    def __init__(self, hidden: int, inner: int, heads: int, attention: str) -> None:
         super().__init__()
         self.heads, self.attention = heads, attention
-        sizes = {"qkv": (3 * hidden, hidden), "out": (hidden, hidden), "gate": (2 * hidden, hidden),
-                 "up": (2 * hidden, hidden), "down": (hidden, 2 * hidden)}  # fmt: skip
+        sizes = {"qkv": (3 * hidden, hidden), "out": (hidden, hidden), "gate": (inner, hidden),
+                 "up": (inner, hidden), "down": (hidden, inner)}  # fmt: skip
         self.weights = torch.nn.ParameterDict({n: torch.randn(s) * s[1] ** -0.5 for n, s in sizes.items()})
 
     def forward(self, x: torch.Tensor, p: Products = TORCH) -> torch.Tensor:
@@ -197,6 +200,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="bfloat16")
     parser.add_argument("--hidden", type=int)
+    parser.add_argument("--inner", type=int, help="the perceptron's width; looked up by default")
     parser.add_argument("--length", type=int)
     parser.add_argument("--batch", type=int)
     parser.add_argument("--reference", type=int, help="sequences of the reference batch")
@@ -208,7 +212,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="write a claim")
     args = parser.parse_args()
     small = {"hidden": 192, "length": 10, "batch": 4, "reference": 2, "backend": "aot_eager"}
-    large = {"hidden": 1024, "length": 96, "batch": 4, "reference": 2, "backend": "inductor"}
+    large = {"hidden": 1024, "length": 96, "batch": 8, "reference": 2, "backend": "inductor"}
     for name, value in (small if args.cpu else large).items():
         if getattr(args, name) is None:
             setattr(args, name, value)
@@ -218,24 +222,31 @@ def parsed() -> argparse.Namespace:
 def main() -> int:
     args = parsed()
     device, dtype = "cpu" if args.cpu else "cuda", getattr(torch, args.dtype)
-    torch.manual_seed(args.seed)
-    block = Block(args.hidden, max(1, args.hidden // 64), args.attention).to(device, dtype)
-    x = torch.randn(args.batch, args.length, args.hidden).to(device, dtype)
     choices = {"replay": made_up_source()} if args.cpu else {}
+    orders = ""
+    if args.inner is None:
+        planner = planner_of(choices["replay"]) if args.cpu else None
+        rows = [args.length, args.length * args.batch]
+        width = width_of_several_orders(args.hidden, rows, args.length * args.reference, dtype, planner)
+        args.inner, orders = width.inner, str(width)
+    torch.manual_seed(args.seed)
+    heads = max(1, args.hidden // (64 if args.cpu else 128))
+    block = Block(args.hidden, args.inner, heads, args.attention).to(device, dtype)
+    x = torch.randn(args.batch, args.length, args.hidden).to(device, dtype)
     found = ways(block, x, args.reference, args.backend, choices)
     wrong = failures(found)
     card = "none (replay on a CPU)" if args.cpu else torch.cuda.get_device_name()
     claim = {
         "claim": "a decoder block eager, overridden, compiled and pinned",
         "command": " ".join(["python", *sys.argv]), "card": card, "versions": {"torch": torch.__version__},
-        "date": date.today().isoformat(),
+        "date": date.today().isoformat(), "orders": orders,
         "counts": {w.way: {"different": w.unlike, "sequences_dependent_on_the_batch": w.rows,
                            "products_by_plan": w.by_plan, "declined": w.declined} for w in found},
         "failures": wrong,
     }  # fmt: skip
     if args.out is not None:
         args.out.write_text(json.dumps({"claims": [claim]}, indent=1))
-    print(json.dumps(claim, indent=1) if args.json else "\n".join([card, table(found), *wrong]))
+    print(json.dumps(claim, indent=1) if args.json else "\n".join([card, *orders.splitlines(), table(found), *wrong]))
     return 1 if wrong else 0
 
 

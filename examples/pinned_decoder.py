@@ -1,13 +1,17 @@
 """Do a decoder's logits depend on who shares the batch?  With stock products they do, pinned they do not.
 
-    python examples/pinned_decoder.py [--dtype bfloat16] [--hidden 1024] [--layers 2] [--length 96] [--reference 8]
-                                      [--batchings 200] [--attention each|batched] [--seed 0] [--out FILE.json]
+    python examples/pinned_decoder.py [--dtype bfloat16] [--hidden 1024] [--inner WIDTH] [--layers 2] [--length 96]
+                                      [--reference 8] [--batchings 200] [--attention each|batched] [--seed 0]
+                                      [--out FILE.json]
     python examples/pinned_decoder.py --cpu        # small, without a GPU: made-up answers, the packaged profile's rules
 
 A pool of 64 sequences of several lengths is padded on the right to one length, which is the reference length of the
 keys: what a softmax runs over, and what its weights are multiplied with, is then of one size in every batch.  Products
-are spelled out; `--attention each` multiplies sequence by sequence and head by head, since batched products decline
+are spelled out; ``--attention each`` multiplies sequence by sequence and head by head, since batched products decline
 until the card's profile has rows for them.  All else that the model does is in OPERATIONS and tested alone first.
+
+How wide the perceptron is, is looked up where ``--inner`` does not say: the first of some widths at which the library's
+own order depends on the number of rows, or stock products would not depend on the batch, either.
 
 The model runs once at the reference batch, where its products are noted.  Every sequence then runs alone, and in random
 batches of 1, 2, 7, 32, 64 or any other size, pinned and as it is: all bytes of its own tokens' logits are compared.
@@ -33,13 +37,17 @@ import gemmdesc
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from layer_orders import Width, planner_of, width_of_several_orders
 from packaged_rules import made_up_source
 
 SIZES = (1, 2, 7, 32, 64)
 
 
 class Shape(NamedTuple):
+    """``inner``: the perceptron's width; ``length``: of every sequence with its padding."""
+
     hidden: int
+    inner: int
     heads: int
     layers: int
     vocabulary: int
@@ -74,9 +82,9 @@ class Decoder(torch.nn.Module):
     def __init__(self, shape: Shape, attention: str) -> None:
         super().__init__()
         self.shape, self.attention = shape, attention
-        h = shape.hidden
+        h, inner = shape.hidden, shape.inner
         self.embedding = torch.nn.Embedding(shape.vocabulary, h)
-        sizes = {"qkv": (3 * h, h), "out": (h, h), "gate": (2 * h, h), "up": (2 * h, h), "down": (h, 2 * h)}
+        sizes = {"qkv": (3 * h, h), "out": (h, h), "gate": (inner, h), "up": (inner, h), "down": (h, inner)}
         self.layers = torch.nn.ModuleList(
             torch.nn.ParameterDict({n: torch.randn(s) * s[1] ** -0.5 for n, s in sizes.items()})
             for _ in range(shape.layers)
@@ -164,6 +172,12 @@ def compared(
     return Outcome(sequences, different)
 
 
+def found_width(hidden: int, length: int, reference: int, dtype: torch.dtype, choices: dict[str, Any]) -> Width:
+    """A perceptron's width at which batches of SIZES have several orders."""
+    planner = planner_of(choices["replay"]) if choices else None
+    return width_of_several_orders(hidden, [length * size for size in SIZES], length * reference, dtype, planner)
+
+
 def demonstrated(
     model: Decoder, pool: Sequences, reference: int, count: int, seed: int, choices: dict[str, Any]
 ) -> dict[str, int]:
@@ -197,6 +211,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="bfloat16")
     parser.add_argument("--hidden", type=int)
+    parser.add_argument("--inner", type=int, help="the perceptron's width; looked up by default")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--length", type=int)
     parser.add_argument("--reference", type=int, help="sequences of the reference batch")
@@ -217,7 +232,13 @@ def parsed() -> argparse.Namespace:
 def main() -> int:
     args = parsed()
     device, dtype = "cpu" if args.cpu else "cuda", getattr(torch, args.dtype)
-    shape = Shape(args.hidden, max(1, args.hidden // 128), args.layers, 50 if args.cpu else 1000, args.length)
+    choices = {"replay": made_up_source()} if args.cpu else {}
+    if args.inner is None:
+        width = found_width(args.hidden, args.length, args.reference, dtype, choices)
+        args.inner = width.inner
+        print(width)
+    heads, vocabulary = max(1, args.hidden // 128), 50 if args.cpu else 1000
+    shape = Shape(args.hidden, args.inner, heads, args.layers, vocabulary, args.length)
     torch.manual_seed(args.seed)
     model = Decoder(shape, args.attention).to(device, dtype)
     pool = 8 if args.cpu else 64
@@ -226,7 +247,6 @@ def main() -> int:
     sequences = Sequences(tokens, lengths.to(device))
     dependent = dependent_operations(shape, pool, dtype, device)
     print(f"operations beside products: {', '.join(OPERATIONS)}; depend on the batch: {', '.join(dependent) or 'none'}")
-    choices = {"replay": made_up_source()} if args.cpu else {}
     counts = demonstrated(model, sequences, args.reference, args.batchings, args.seed, choices)
     for name, count in counts.items():
         print(f"{name:<36}{count:>10}")
@@ -235,7 +255,8 @@ def main() -> int:
         claim = {
             "claim": "logits of a pinned decoder are the same in every batch",
             "command": " ".join(["python", *sys.argv]), "card": card, "versions": {"torch": torch.__version__},
-            "date": date.today().isoformat(), "counts": counts, "operations_dependent": dependent,
+            "date": date.today().isoformat(), "shape": shape._asdict(), "counts": counts,
+            "operations_dependent": dependent,
         }  # fmt: skip
         args.out.write_text(json.dumps({"claims": [claim]}, indent=1))
     failed = counts["different"] or counts["declined"] or counts["elements_unlike_stock_at_reference"]

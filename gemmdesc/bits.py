@@ -2,7 +2,8 @@
 
 Arrays of a format that NumPy lacks travel as unsigned integers holding the bit patterns.  Conversions follow
 NVIDIA's ``cvt.rn``: round to nearest, ties to even, subnormals kept, overflow to infinity, and any NaN to the
-format's canonical NaN (0x7fff for float16 and bfloat16, 0x7fffffff for float32).  To 8-bit formats there is
+format's canonical NaN (0x7fff for float16 and bfloat16, 0x7fffffff for float32).  So does widening a float16, which
+Hopper does in its half-precision adder; a bfloat16 is shifted up, NaN and all.  To 8-bit formats there is
 ``cvt.rn.satfinite`` only: what lies beyond the largest finite value becomes that, infinity too, and a NaN is 0x7f;
 software may let it overflow instead.
 """
@@ -39,12 +40,15 @@ def bits_dtype(dtype: DType) -> np.dtype[np.unsignedinteger]:
 def to_float32(bits: Bits, dtype: DType) -> npt.NDArray[np.float32]:
     """Exact float32 values of float16, bfloat16, float32 or 8-bit float patterns, any shape.
 
+    A NaN of float16 becomes the canonical one; one of bfloat16 or float32 keeps its bits.
+
     Raises:
         InvalidInputError: ``dtype`` is not one of those.
     """
     if dtype is DType.FLOAT16:
         with np.errstate(invalid="ignore"):
-            return bits.astype(np.uint16).view(np.float16).astype(np.float32)
+            widened = bits.astype(np.uint16).view(np.float16).astype(np.float32)
+        return np.where(np.isnan(widened), np.uint32(_CANONICAL_NAN[DType.FLOAT32]).view(np.float32), widened)
     if dtype is DType.BFLOAT16:
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     if dtype is DType.FLOAT32:

@@ -2,7 +2,6 @@
 
     python scripts/equivalence_results.py
         docs/results/equivalence.json --rows ROWS.parquet ... [--gate OUT/summary.json ...]
-        [--rechecked OUT.json]
 
 Every figure is counted from the files given; what a file does not have is not in the result.
 """
@@ -188,7 +187,6 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--rows", type=Path, nargs="*", default=[])
     parser.add_argument("--gate", type=Path, nargs="*", default=[], help="summaries of gates, each its own claims")
-    parser.add_argument("--rechecked", type=Path, default=None, help="what equivalence_recheck.py wrote")
     options = parser.parse_args()
     claims: list[Row] = []
     from gemmdesc.equivalence.campaign_rows import load_rows
@@ -199,8 +197,6 @@ def main() -> None:
         claims += [c for c in (campaign(rows, given), trees(rows, given), times(rows, given)) if c is not None]
     for path in options.gate:
         claims += gate(path)
-    if options.rechecked is not None:
-        claims += json.loads(options.rechecked.read_text(encoding="utf-8"))["claims"]
     if not claims:
         sys.exit("rows or gate must be given (got neither)")
     options.out.write_text(json.dumps({"claims": claims}, indent=1) + "\n", encoding="utf-8")

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from gemmdesc.errors import LaunchError
 from gemmdesc.kernels.beside import NOTHING, Beside
 from gemmdesc.kernels.compiling import KERNELS, constants_of
 from gemmdesc.kernels.driver import LaunchConfig, TensorMap
@@ -97,6 +98,8 @@ class FakeDevice:
     def encode(
         self, address: int, element: str, element_bytes: int, shape: Any, strides: Any, block: Any, swizzle: int
     ) -> TensorMap:
+        if self.current != CONTEXT:
+            raise LaunchError("cuTensorMapEncodeTiled must succeed (got CUDA_ERROR_201)")
         assert address % 16 == 0
         assert swizzle == 3
         assert element_bytes == NAMES[element].itemsize

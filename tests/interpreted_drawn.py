@@ -19,6 +19,7 @@ from gemmdesc.kernels import drawn_chain as kernels
 from gemmdesc.numerics.stochastic.inorder import draw_inside
 from gemmdesc.numerics.stochastic.inorder_card import draw_sums, drawn_chain
 from tests.arithmetic_reference import HOPPER, draw_bits
+from tests.interpreted_directed import patch_directed
 
 FLOAT8 = replace(HOPPER, fraction_bits=13, output_bits=13)
 
@@ -70,6 +71,7 @@ def drawn(rng: np.random.Generator, kind: str, shape: tuple[int, int], dtype: DT
 
 
 def main() -> None:
+    patch_directed()
     calls: Counter[str] = Counter()
     counted("tight_stepped", calls)
     counted("stepped", calls)

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from gemmdesc.numerics.stochastic.inorder_card import draw_sums
 from gemmdesc.verification import stochastic_card
+from tests.interpreted_directed import patch_directed
 
 
 def _other_seed(*arguments: Any, seed: int, **named: Any) -> Any:
@@ -16,6 +17,7 @@ def _other_seed(*arguments: Any, seed: int, **named: Any) -> Any:
 
 
 def main() -> None:
+    patch_directed()
     counts, differing = stochastic_card.compare_on_card((64,), columns=64, device="cpu")
     with patch.object(stochastic_card, "draw_sums", _other_seed):
         _, told = stochastic_card.compare_on_card((32,), rows=2, columns=8, device="cpu")

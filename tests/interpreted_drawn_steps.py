@@ -1,8 +1,9 @@
-"""Run by test_kernels_drawn.py with TRITON_INTERPRET=1: the short step against the long one, and operands' extents."""
+"""Run by test_kernels_drawn.py with TRITON_INTERPRET=1: the steps against exact sums, and operands' extents."""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from fractions import Fraction
 from typing import Any
@@ -17,19 +18,25 @@ from gemmdesc.dtypes import DType
 from gemmdesc.kernels.drawn_chain import drawn_extents_kernel
 from gemmdesc.kernels.drawn_steps import stepped, tight_stepped
 from tests.arithmetic_reference import draw_bits
+from tests.interpreted_directed import patch_directed
 
 
 @triton.jit
-def both_kernel(acc_ptr, products_ptr, direction_ptr, out_ptr, lost_ptr, SIZE: tl.constexpr, FRACTION: tl.constexpr):  # type: ignore[no-untyped-def]
+def both_kernel(acc_ptr, products_ptr, direction_ptr, out_ptr, flags_ptr, SIZE: tl.constexpr, FRACTION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The short step, the long one, and the long one of a sum in three parts, float32; flags of the long ones."""
     i = tl.arange(0, SIZE)
     acc, products, direction = tl.load(acc_ptr + i), tl.load(products_ptr + i), tl.load(direction_ptr + i)
-    short, gone = tight_stepped(acc, products, direction, FRACTION)
+    # A zero of the short step has any sign.
+    tl.store(out_ptr + i, tight_stepped(acc, products, direction, FRACTION) + 0.0)
     none = products * 0.0
-    long, lost, open = stepped(acc, products, none, none, direction < 0, FRACTION)
-    tl.store(out_ptr + i, short)
+    long, beyond, open = stepped(acc, products, none, none, direction, FRACTION)
     tl.store(out_ptr + SIZE + i, long)
-    tl.store(lost_ptr + i, (gone != 0).to(tl.int8))
-    tl.store(lost_ptr + SIZE + i, lost.to(tl.int8) + 2 * open.to(tl.int8))
+    high = products.to(tl.float32).to(tl.float64)
+    low = (products - high).to(tl.float32).to(tl.float64)
+    least = products - high - low
+    parts, parts_beyond, parts_open = stepped(acc, high, low, least, direction, FRACTION)
+    tl.store(out_ptr + 2 * SIZE + i, parts)
+    tl.store(flags_ptr + i, (beyond | open | parts_beyond | parts_open).to(tl.int8))
 
 
 def _values(rng: Any, size: int, fraction: int) -> tuple[Any, Any]:
@@ -40,41 +47,55 @@ def _values(rng: Any, size: int, fraction: int) -> tuple[Any, Any]:
         signs = rng.choice([-1.0, 1.0], size)
         return signs * np.ldexp(integers.astype(np.float64), np.maximum(exponents, least).astype(np.int32))
 
-    exponents = np.where(rng.random(size) < 0.2, least, rng.integers(least, 60, size))
+    exponents = np.where(rng.random(size) < 0.2, least, rng.integers(least, 40, size))
     significands = np.where(rng.random(size) < 0.3, 1 << fraction, rng.integers(0, 2 << fraction, size))
     acc = scaled(significands, exponents)
     bits = rng.integers(1, 54, size)
     integers = rng.integers(0, 1 << bits, size)
     integers = np.where(rng.random(size) < 0.3, 1, integers)
-    products = scaled(integers, exponents + rng.integers(-70, 20, size))
+    below = np.where(rng.random(size) < 0.1, rng.integers(-100, 0, size), 0)
+    products = scaled(integers, np.maximum(exponents + rng.integers(-70, 20, size), least)) * 2.0**below
     # Sums that cancel, wholly or to their last bits.
     products = np.where(rng.random(size) < 0.1, -acc, products)
     near = np.nextafter(-acc, 0.0)
     products = np.where((rng.random(size) < 0.1) & (np.abs(acc) > 2.0**-60), near, products)
-    return acc + 0.0, products + 0.0
+    return (acc + 0.0).astype(np.float32), products + 0.0
+
+
+def _neighbour(z: Fraction, up: bool, fraction: int) -> float:
+    """What ``z`` is rounded to, down or up, with ``fraction`` bits in float32's exponents; a zero is +0.0."""
+    if not z:
+        return 0.0
+    exponent = max(math.frexp(abs(float(z)))[1] - 1, -126)
+    exponent += abs(z) >= Fraction(2) ** (exponent + 1)
+    exponent -= exponent > -126 and abs(z) < Fraction(2) ** exponent
+    unit = Fraction(2) ** (exponent - fraction)
+    return float((math.ceil(z / unit) if up else math.floor(z / unit)) * unit) + 0.0
 
 
 def compare_steps(size: int = 1 << 14) -> dict[str, int]:
-    """How many steps differ, lose something, and lose it beyond a float64; over both numbers of fraction bits."""
+    """How many of the three results differ from exact ones, are told to overflow or not to be held; and what was met;
+    over both numbers of fraction bits.
+    """
     rng = np.random.default_rng(5)
-    found = {"steps": 0, "different": 0, "lost": 0, "beyond_float64": 0, "zeros": 0, "subnormal": 0}
+    found = {"steps": 0, "different": 0, "flagged": 0, "lost": 0, "beyond_float64": 0, "zeros": 0, "subnormal": 0}
     for fraction in (23, 13):
         acc, products = _values(rng, size, fraction)
         direction = rng.integers(-(1 << 31), 1 << 31, size).astype(np.int32)
-        out, lost = torch.empty((2, size), dtype=torch.float64), torch.empty((2, size), dtype=torch.int8)
+        out, flags = torch.empty((3, size), dtype=torch.float32), torch.empty(size, dtype=torch.int8)
         both_kernel[(1,)](
-            torch.from_numpy(acc), torch.from_numpy(products), torch.from_numpy(direction), out, lost, SIZE=size,
+            torch.from_numpy(acc), torch.from_numpy(products), torch.from_numpy(direction), out, flags, SIZE=size,
             FRACTION=fraction,
         )  # fmt: skip
-        bits = out.view(torch.int64)
+        sums = [Fraction(float(x)) + Fraction(float(y)) for x, y in zip(acc, products, strict=True)]
+        exact = [_neighbour(z, d < 0, fraction) for z, d in zip(sums, direction.tolist(), strict=True)]
+        expected = torch.from_numpy(np.array(exact, dtype=np.float32).view(np.int32))
         found["steps"] += size
-        found["different"] += int(((bits[0] != bits[1]) | (lost[0] != lost[1])).sum())
-        found["lost"] += int(lost[1].sum())
-        total = acc + products
-        found["beyond_float64"] += sum(
-            Fraction(float(t)) != Fraction(float(x)) + Fraction(float(y))
-            for t, x, y in zip(total, acc, products, strict=True)
-        )
+        found["different"] += int((out.view(torch.int32) != expected).sum())
+        found["flagged"] += int((flags != 0).sum())
+        found["lost"] += sum(Fraction(x) != z for x, z in zip(exact, sums, strict=True))
+        totals = acc.astype(np.float64) + products
+        found["beyond_float64"] += sum(Fraction(float(t)) != z for t, z in zip(totals, sums, strict=True))
         found["zeros"] += int((out[1] == 0).sum())
         found["subnormal"] += int(((out[1] != 0) & (out[1].abs() < 2.0**-126)).sum())
     return found
@@ -90,8 +111,8 @@ def compare_extents() -> dict[str, int]:
         x = np.ascontiguousarray(to_float32(draw_bits(rng, kind, (40, 19), dtype), dtype))
         x[:16, :3] = 0.0
         out = torch.empty((3, len(ends)), dtype=torch.int32)
-        drawn_extents_kernel[(len(ends), 3)](
-            torch.from_numpy(x), torch.from_numpy(ends), out, 40, len(ends), 19, 1, BLOCK=16, INNER=16
+        drawn_extents_kernel[(len(ends), 2)](
+            torch.from_numpy(x), torch.from_numpy(ends), out, 40, len(ends), 19, 1, BLOCK=16, BLOCKS=2, INNER=16
         )
         for block in range(3):
             for s, (begin, end) in enumerate(zip((0, 3, 16, 19), ends.tolist(), strict=True)):
@@ -119,6 +140,7 @@ def _right(part: Any, low: int, above: int) -> bool:
 
 
 def main() -> None:
+    patch_directed()
     sys.stdout.write(json.dumps({"steps": compare_steps(), "extents": compare_extents()}) + "\n")
 
 

@@ -54,6 +54,13 @@ def test_every_16_bit_pattern_comes_back(dtype: DType) -> None:
     assert set(back[~number].tolist()) == {0x7FFF}
 
 
+def test_only_a_float16_nan_is_another_one_when_widened() -> None:
+    """As on an H200: ``cvt.f32.f16`` is an addition there, and a bfloat16 is shifted up."""
+    nan = (ALL_16 & 0x7FFF) > 0x7C00
+    assert set(to_float32(ALL_16[nan], DType.FLOAT16).view(np.uint32).tolist()) == {0x7FFFFFFF}
+    assert np.array_equal(to_float32(ALL_16, DType.BFLOAT16).view(np.uint32), ALL_16.astype(np.uint32) << 16)
+
+
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
 def test_values_are_those_of_torch(dtype: DType) -> None:
     ours = to_float32(ALL_16, dtype)

@@ -109,7 +109,9 @@ def test_a_pinned_decoder_does_not_depend_on_its_batch() -> None:
     path = Path(__file__).resolve().parent.parent / "examples" / "pinned_decoder.py"
     example: dict[str, Any] = runpy.run_path(str(path))
     torch.manual_seed(0)
-    shape = example["Shape"](hidden=512, heads=4, layers=2, vocabulary=500, length=40)
+    width = example["found_width"](512, 40, 8, BF16, {})
+    assert len(width.groups) > 1, width
+    shape = example["Shape"](hidden=512, inner=width.inner, heads=4, layers=2, vocabulary=500, length=40)
     model = example["Decoder"](shape, "each").to("cuda", BF16)
     lengths = torch.randint(1, 41, (64,), device="cuda")
     pool = example["Sequences"](torch.randint(500, (64, 40), device="cuda"), lengths)

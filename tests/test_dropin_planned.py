@@ -96,6 +96,43 @@ def test_what_kernels_are_given_multiplies_to_torchs_result(release: Release) ->
     assert min(planned[n] for n in covered) > 0, planned
 
 
+OUT_CALLS: dict[str, Any] = {
+    "mm": lambda c, a, b, out: torch.mm(a[0], b[0], out=out[0]),
+    "addmm": lambda c, a, b, out: torch.addmm(c[0], a[0], b[0], out=out[0]),
+    "addmm_": lambda c, a, b, out: out[0].addmm_(a[0], b[0]),
+    "bmm": lambda c, a, b, out: torch.bmm(a, b, out=out),
+}
+
+
+@pytest.mark.parametrize("name", OUT_CALLS)
+def test_a_result_without_a_unit_stride_is_computed_in_a_copy(name: str) -> None:
+    """As torch does: kernels write new memory, by rows or of a batch by columns, and nothing between the elements."""
+    made = torch.Generator().manual_seed(1)
+    c, a, b = (torch.randint(-4, 5, s, generator=made).half() for s in ((2, 8, 16), (2, 8, 24), (2, 24, 16)))
+    frames = [torch.full((2, 8, 40), 7.0).half() for _ in range(2)]
+    outs = [frame[:, :, 3:35:2] for frame in frames]
+    seen: list[Ready] = []
+
+    def handle(call: TorchCall) -> Any:
+        assert isinstance(call.found, Product)
+        found = ready(planner(), call.found, TorchSettings(), READ_FOR)
+        assert isinstance(found, Ready), found
+        seen.append(found)
+        assert found.route.copies == ("out",)
+        found.fill()
+        executed(found)
+        assert torch.equal(frames[0], torch.full((2, 8, 40), 7.0).half()), "nothing is written before all is done"
+        found.finish()
+        return found.out
+
+    OUT_CALLS[name](c, a, b, outs[1])
+    with intercepted(handle):
+        OUT_CALLS[name](c, a, b, outs[0])
+    assert torch.equal(frames[0], frames[1])
+    assert sorted(seen[0].space.stride())[0] == 1
+    assert seen[0].space.stride()[-1] == (8 if name == "bmm" else 1)
+
+
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
 def test_kernels_are_given_a_vectors_scalars_as_torch_rounds_them(kind: Any) -> None:
     seen: list[Ready | Declined] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import runpy
@@ -242,7 +241,7 @@ def test_aimed_draws_count_where_both_rows_have_them() -> None:
 
 
 def test_surplus_pairs_have_names_where_a_relation_has_one() -> None:
-    order, fusion, _ = RELATIONS
+    order, fusion, *_ = RELATIONS
     rows = [
         {**_row("a", name, outputs, name), "kernel": "sum", "relaxed": {order: x, fusion: y}}
         for name, outputs, x, y in (
@@ -316,12 +315,7 @@ def test_what_is_recorded_counts_up_to_the_results() -> None:
         again = summary(rows, {})
         assert counted["counts"] == again["counts"]
         assert counted["called_equal"]["pairs_that_differ"] == again["called_equal"]["pairs_that_differ"] == 0
-    # Every draw that differed has been judged again.
-    (judged,) = [c for c in claims if c["claim"].startswith("Draws of the gate")]
-    told = judged["counts"]
-    assert told["draws"] == sum(c["counts"]["different"] for c in held)
-    assert told["configurations"] == sum(c["counts"]["configurations_different"] for c in held)
-    assert told["explained_by_digest"] + told["fit_by_count"] == told["draws"]
+        assert (counted["counts"]["different"], counted["counts"]["failed"]) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -410,44 +404,6 @@ def test_a_nan_of_a_selection_that_may_be_a_maximum_is_either() -> None:
     card = np.full((2, 128), 0xA5, np.uint8)
     card[:, :128] = canonical.view(np.uint8)
     assert compared({1: card}, values, walked, 2)["equal"] == [False, True]
-
-
-def test_draws_are_judged_again_by_their_digests() -> None:
-    script = runpy.run_path(str(SCRIPT.parent / "equivalence_recheck.py"))
-    walked = walk(kernel(INDUCTOR), Launch())
-    name, seed = "many NaN", 3
-    memory = script["operands"](walked, ["fp32", "fp32"], name, seed)
-    moved, made = (evaluate(walked, memory, as_extremes=which)[1][1].view(np.uint32) for which in (False, True))
-    apart = np.flatnonzero(moved != made)
-    assert len(apart) > 2
-    said = partial(script["allowed"], walked, ["fp32", "fp32"], name, seed)
-
-    def digest(words: np.ndarray) -> str:
-        return hashlib.sha256(words.tobytes()).hexdigest()[:16]
-
-    mixed = moved.copy()
-    mixed[apart[::2]] = 0x7FFFFFFF
-    for words in (moved, made, mixed):
-        assert digest(words) in set(said())
-    wrong = mixed.copy()
-    wrong[apart[0]] ^= 1
-    assert digest(wrong) not in set(said())
-    # By count: the first word that differed, and so many bytes.
-    place = int(apart[0])
-    words = {who: x[place : place + 1].tobytes().hex() for who, x in (("card", made), ("walker", moved))}
-    first = {"parameter": 1, "draw": name, "offset": 4 * place, **words}
-    row: dict[str, Any] = {"kinds": ["fp32", "fp32"], "first": first}
-    sizes = [int((moved[k : k + 1].view(np.uint8) != made[k : k + 1].view(np.uint8)).sum()) for k in apart]
-    for total, fits in ((sizes[0], True), (sum(sizes[:2]), True), (sum(sizes) + 1, False), (sizes[0] - 1, False)):
-        assert script["counted"](walked, {**row, "mismatches": total}, [name], seed) is fits
-    first["card"] = "000000ff"
-    assert not script["counted"](walked, {**row, "mismatches": sizes[0]}, [name], seed)
-    quotient = script["quotient"]
-    one, two, three, nan = (np.array([x], np.uint64) for x in (0x3F800000, 0x40000000, 0x40400000, 0x7FC00001))
-    assert quotient(one, two).tolist() == [0x3F000000]
-    assert quotient(nan, three).tolist() == [0x7FFFFFFF]
-    with pytest.raises(ValueError, match="powers of two"):
-        quotient(one, three)
 
 
 def test_a_rehearsal_runs_resumes_and_counts(tmp_path: Path) -> None:

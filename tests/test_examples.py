@@ -10,6 +10,13 @@ from typing import Any
 
 import pytest
 
+from gemmdesc.dropin import LibrarySource
+from gemmdesc.dtypes import DType
+from gemmdesc.errors import Declined
+from gemmdesc.library.simulated import SimulatedLibrary
+from gemmdesc.plan import describe
+from gemmdesc.problem import AlgoConfig, GemmProblem, Refused
+from gemmdesc.profiles import index_profile
 from tests.dropin_samples import batch_source
 
 torch = pytest.importorskip("torch")
@@ -31,11 +38,41 @@ def test_a_pinned_decoder_does_not_depend_on_its_batch(tmp_path: Path, monkeypat
     assert claim["operations_dependent"] == []
 
 
+def test_a_width_is_found_at_which_the_rows_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of 128 are one chain, those of 256 decline, those of 512 and more have orders by rows."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    example: dict[str, Any] = runpy.run_path(str(FOLDER / "layer_orders.py"))
+    made_up = runpy.run_path(str(FOLDER / "packaged_rules.py"))["made_up_source"]()
+    index = index_profile(made_up.profile)
+    rows = [r for r in made_up.profile.rows if r.key.family.d_dtype is DType.FLOAT16]
+
+    def order(p: GemmProblem, answer: AlgoConfig) -> Any:
+        found = describe(p, answer, None, index=index)
+        return None if isinstance(found, Declined) else [r.descriptor.cuts for r in found.regions]
+
+    def heuristic(p: GemmProblem) -> AlgoConfig | Refused:
+        if p.k == 256:
+            return Refused(status="CUBLAS_STATUS_NOT_SUPPORTED")
+        split = p.k >= 512 and p.n < 50
+        answers = [r.evidence.example.answer for r in rows]
+        return next(a for a in answers if (found := order(p, a)) and len(found) == 1 and bool(found[0]) is split)
+
+    library = SimulatedLibrary(
+        identity=made_up.profile.library, device=made_up.profile.device, heuristic=heuristic, rules={}
+    )  # fmt: skip
+    planner = example["planner_of"](LibrarySource(library=library, profile=made_up.profile))
+    width = example["width_of_several_orders"](64, (10, 20, 50), 30, torch.float16, planner)
+    assert (width.inner, [group.rows for group in width.groups]) == (512, [(10, 20), (50,)])
+    assert str(width) == "perceptron of 512: the library has 2 orders, for rows 10, 20; 50"
+    widest = example["width_of_several_orders"](64, (10, 20), 30, torch.float16, planner)
+    assert (widest.inner, len(widest.groups)) == (1024, 1), "none, as rows below 50 are summed alike"
+
+
 def test_batched_attention_is_pinned_too() -> None:
     """One sequence of one head is no batch for the library, and its keys are a view where those of more are a copy."""
     example: dict[str, Any] = runpy.run_path(str(FOLDER / "pinned_decoder.py"))
     torch.manual_seed(0)
-    shape = example["Shape"](hidden=256, heads=2, layers=1, vocabulary=20, length=4)
+    shape = example["Shape"](hidden=256, inner=512, heads=2, layers=1, vocabulary=20, length=4)
     model = example["Decoder"](shape, "batched").half()
     pool = example["Sequences"](torch.randint(20, (5, 4)), torch.randint(1, 5, (5,)))
     counts = example["demonstrated"](model, pool, 3, 4, 0, {"replay": batch_source()})
@@ -45,7 +82,7 @@ def test_batched_attention_is_pinned_too() -> None:
 
 def test_an_operation_that_depends_on_the_batch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     example: dict[str, Any] = runpy.run_path(str(FOLDER / "pinned_decoder.py"))
-    shape = example["Shape"](hidden=8, heads=1, layers=1, vocabulary=20, length=6)
+    shape = example["Shape"](hidden=8, inner=16, heads=1, layers=1, vocabulary=20, length=6)
     monkeypatch.setitem(example["OPERATIONS"], "softmax over the batch", lambda x: x.softmax(0))
     assert example["dependent_operations"](shape, 8, torch.float16, "cpu") == ["softmax over the batch"]
 
@@ -75,7 +112,7 @@ def test_a_decoder_block_four_ways(
     assert depending.pop("pinned") == 0
     assert min(depending.values()) > 0, "the batch has to matter, or a pin shows nothing"
     printed = capsys.readouterr().out
-    assert [line.split()[0] for line in printed.splitlines()[2:7]] == list(counts)
+    assert [line.split()[0] for line in printed.splitlines()[3:8]] == list(counts)
 
 
 def test_a_block_that_differs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

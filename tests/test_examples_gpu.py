@@ -28,7 +28,9 @@ def run_example(name: str, *arguments: str) -> Any:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_decoder_block_four_ways(dtype: str) -> None:
-    counts = run_example("decoder_block.py", "--dtype", dtype)["counts"]
+    claim = run_example("decoder_block.py", "--dtype", dtype)
+    assert "has 2 orders" in claim["orders"], claim["orders"]
+    counts = claim["counts"]
     assert {(c["different"], c["declined"]) for c in counts.values()} == {(0, 0)}
     assert counts["pinned"]["sequences_dependent_on_the_batch"] == 0
     assert counts["eager"]["sequences_dependent_on_the_batch"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,20 @@ def test_what_runs_after_a_product_contracts_nothing_and_moves_whole_lines(store
     assert "div.full" not in ptx
     assert re.search(r"ld\.global[a-z0-9_.:]*\.v4\.b32", ptx)
     assert re.search(r"st\.global[a-z0-9_.:]*\.v[24]\.b32", ptx)
+
+
+@pytest.mark.parametrize("kernel", ["finish", "fused_after"])
+def test_a_relu_that_keeps_nan_keeps_its_pattern_in_machine_code(kernel: str, tmp_path: Path) -> None:
+    """ptxas makes a maximum of a comparison with zero and a selection, and a maximum's NaN is canonical."""
+    tool = Path(str(triton.__file__)).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    if not tool.exists():
+        pytest.skip("Triton brings no disassembler")
+    variant = next(v for v in variants(kernel) if v.stored is DType.FLOAT32)
+    (tmp_path / "kernel.cubin").write_bytes(compile_variant(variant, capability=90).asm["cubin"])
+    told = subprocess.run([str(tool), "-c", str(tmp_path / "kernel.cubin")], capture_output=True, text=True, check=True)
+    # The relu that drops NaN is a maximum, which shows that the text is read right.
+    assert "FMNMX R" in told.stdout
+    assert "FMNMX.NAN" not in told.stdout
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,18 @@ def test_failures_have_the_drivers_names(fake: Fake, tmp_path: Path) -> None:
         Driver(str(tmp_path / "nothing.so"))
 
 
+def test_maps_and_functions_want_a_context(fake: Fake) -> None:
+    fake.library.fake_context(ctypes.c_uint64(0))
+    with pytest.raises(LaunchError, match=r"^cuTensorMapEncodeTiled of .* \(got CUDA_ERROR_INVALID_CONTEXT\)$"):
+        fake.driver.encode(0x1000, "float16", 2, (8, 8), (8, 1), (8, 8), 0)
+    fake.driver.make_current(77)
+    fake.driver.encode(0x1000, "float16", 2, (8, 8), (8, 1), (8, 8), 0)
+    fake.library.fake_fail(2, 999)
+    fake.driver.make_current(77)  # it is, and no call is made
+    with pytest.raises(LaunchError, match="cuCtxSetCurrent"):
+        fake.driver.make_current(5)
+
+
 def test_a_devices_context_is_retained_once(fake: Fake) -> None:
     assert [fake.driver.primary_context(i) for i in (0, 1, 0, 1)] == [77, 78, 77, 78]
     assert fake.numbers(59) == [2]

@@ -362,7 +362,7 @@ def test_numbers_of_every_type_are_packed_as_c_would() -> None:
 def test_maps_are_kept_by_address_and_bounded() -> None:
     device = FakeDevice()
     box = Box(start=Word(input=Input.A), element="float16", shape=(8, 8), strides=(8, 1), block=(16, 16))
-    kept = KeptMaps(device, box, BoxFormat(swizzle=3, element_bytes=2, block=(16, 16)))
+    kept = KeptMaps(device, CONTEXT, box, BoxFormat(swizzle=3, element_bytes=2, block=(16, 16)))
     first = kept.at(1024)
     assert kept.at(1024) is first
     for i in range(KEPT_MAPS):
@@ -391,9 +391,12 @@ def test_a_refused_launch_is_named_and_the_next_one_works() -> None:
 def test_a_thread_without_a_context_gets_the_programs() -> None:
     device = NotingDevice()
     run = prepared(desc(256), meta(256, 256, 256), device)
-    device.current = 0
     run(0, (4096, 8192, 16384, 0))
-    assert (device.current, len(device.calls)) == (CONTEXT, 1)
+    # With maps that are kept the launch is what finds no context; with an operand elsewhere its encoding does.
+    for number, inputs in enumerate([(4096, 8192, 16384, 0), (4096, 8192 << 4, 16384, 0)]):
+        device.current, encoded = 0, len(device.maps)
+        run(0, inputs)
+        assert (device.current, len(device.calls), len(device.maps)) == (CONTEXT, number + 2, encoded + number)
 
 
 @pytest.mark.parametrize(("choose", "launches"), [(two_launches, 2), (one_launch, 1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import subprocess
 import sys
@@ -20,11 +21,13 @@ from gemmdesc.descriptor import Accumulator, GEMMDesc, ResidueLast, ScalarStep
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError, LibraryError
 from gemmdesc.library import cublaslt, products
+from gemmdesc.library.bindings import MatmulDescAttribute
 from gemmdesc.library.cublaslt import CublasLt
 from gemmdesc.library.device import device_id
 from gemmdesc.library.identity import library_id, with_digest
 from gemmdesc.library.interface import Inputs, Library, Window
 from gemmdesc.library.replayed import replay_problem
+from gemmdesc.library.side import SideBuffers
 from gemmdesc.operands import DenseOperand
 from gemmdesc.problem import (
     BIASED,
@@ -306,6 +309,20 @@ def test_batches_epilogues_and_c_are_stated(library: CublasLt, problem: GemmProb
     if epilogue in (Epilogue.RELU, Epilogue.RELU_BIAS):
         expected = np.maximum(expected, 0.0)
     np.testing.assert_array_equal(got.view(np.float32), expected)
+
+
+def test_a_bias_lies_where_it_is_told_to() -> None:
+    problem = replace(dense_problem(5, 3, 4, DType.FLOAT16), epilogue=Epilogue.BIAS)
+    bits = np.arange(1, 6, dtype=np.uint16)[None]
+    buffers = SideBuffers(torch.device("cpu"))
+    starts: dict[int, int] = {}
+    for alignment in (2, 16, 256):
+        bias = DenseOperand(dtype=DType.FLOAT16, array=bits)
+        buffers.fill(problem, Inputs(bias=bias, bias_alignment_bytes=alignment))
+        address = buffers.pointers(problem)[MatmulDescAttribute.BIAS_POINTER]
+        assert ctypes.string_at(address, 10) == bits.tobytes()
+        starts[alignment] = address
+    assert (starts[2] - starts[256], starts[16] - starts[256]) == (2, 16)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,11 @@ from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.problem import ALL_REDUCTION_SCHEMES, ComputeType, GemmProblem, Transpose
 from gemmdesc.routes import (
     COMPUTE_TYPE_REDUCTION,
+    Route,
     TensorMeta,
     address_alignment,
     route_mm,
+    route_product,
     swaps_operands,
     tensor_meta,
 )
@@ -127,6 +129,22 @@ def test_workspace_and_types() -> None:
     a, b, out = (meta(s, dtype=DType.FLOAT32) for s in ((3, 5), (5, 7), (3, 7)))
     assert routed(a, b, out).compute_type is ComputeType.COMPUTE_32F
     assert routed(a, b, out, TorchSettings(allow_tf32=True)).compute_type is ComputeType.COMPUTE_32F_FAST_TF32
+
+
+@pytest.mark.parametrize("strides", [(14, 2), (2, 6), (50, 3)])
+def test_a_result_without_a_unit_stride_is_a_row_major_copy(strides: tuple[int, int]) -> None:
+    a, b = meta((3, 5)), meta((5, 7))
+    out = replace(meta((3, 7), strides), alignment_bytes=2)
+    found, plain = route_product(a, b, out, SETTINGS), route_product(a, b, meta((3, 7)), SETTINGS)
+    assert isinstance(found, Route)
+    assert isinstance(plain, Route)
+    assert (found.problem, found.swapped, found.copies) == (plain.problem, True, ("out",))
+
+
+@pytest.mark.parametrize("strides", [(0, 2), (2, 2), (2, 0), (3, 2)])
+def test_a_result_whose_elements_share_memory_declines(strides: tuple[int, int]) -> None:
+    found = route_product(meta((3, 5)), meta((5, 7)), meta((3, 7), strides), SETTINGS)
+    assert found == Declined(code="unsupported_input", reason="elements of out that share memory")
 
 
 @pytest.mark.parametrize("strides", [(10, 2), (0, 0), (1, 2), (0, 1), (2, 1)])

@@ -98,6 +98,21 @@ def test_a_bias_beside_one_column_or_one_k_is_c(n: int, k: int) -> None:
         assert (found.api, found.addend, found.problem.beta) == (Api.CUBLAS, Addend.IN_PLACE, ScalarClass.ONE)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_batch_without_a_unit_stride_is_computed_by_columns(batch: int) -> None:
+    a, b = of(batch, 3, 7), of(batch, 7, 5)
+    out = NdMeta(shape=(batch, 3, 5), strides=(60, 20, 2), dtype=BF16, alignment_bytes=2)
+    by_columns = NdMeta(shape=(batch, 3, 5), strides=(15, 1, 3), dtype=BF16)
+    found, plain = route_baddbmm(a, b, out, SETTINGS, beta=1.0), route_baddbmm(a, b, by_columns, SETTINGS, beta=1.0)
+    assert isinstance(found, Route)
+    assert isinstance(plain, Route)
+    assert (found.problem, found.swapped, found.copies) == (plain.problem, False, (*plain.copies, "out"))
+    shared = NdMeta(shape=(batch, 3, 5), strides=(60, 2, 2), dtype=BF16)
+    declined = route_baddbmm(a, b, shared, SETTINGS)
+    assert isinstance(declined, Declined)
+    assert declined.reason == "elements of out that share memory"
+
+
 # --- scalars --------------------------------------------------------------------------------------------------------
 
 TORCH_TYPES = {HALF: torch.float16, BF16: torch.bfloat16, FLOAT: torch.float32}

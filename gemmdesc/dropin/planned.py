@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gemmdesc.dropin.executors import fused_decline, split_decline
 from gemmdesc.dropin.pinning import Reference
-from gemmdesc.dropin.products import Family, Product, new_result, operands_of, route_of
+from gemmdesc.dropin.products import Family, Product, operands_of, route_of, space_of
 from gemmdesc.errors import Declined
 from gemmdesc.library.torch_settings import TorchSettings, read_settings
 from gemmdesc.ops.launching import note_launched, ready_program
@@ -74,28 +74,35 @@ class PlannedExecutor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ready:
-    """A product planned: ``tensors`` are those of the plan's problem, ``out`` the result in torch's shape."""
+    """A product planned: ``tensors`` are those of the plan's problem, ``space`` the result or a copy of it."""
 
     product: Product
     route: Route
     plan: Plan
     tensors: ProblemTensors
-    out: torch.Tensor
+    space: torch.Tensor
+
+    @property
+    def out(self) -> torch.Tensor:
+        """The result, once all is done."""
+        return self.space if self.product.out is None else self.product.out
 
     def fill(self) -> None:
         """Copy the addend into the result, where the library takes it from."""
         addend = self.product.addend
-        if self.tensors.c is not None and addend is not None and addend is not self.product.out:
-            self.out.copy_(addend.expand(self.product.shape))
+        if self.tensors.c is not None and addend is not None and addend is not self.space:
+            self.space.copy_(addend.expand(self.product.shape))
 
     def finish(self) -> None:
         """What torch does after the library."""
         import torch
 
         if self.route.activation is Activation.RELU:
-            torch.relu_(self.out)
+            torch.relu_(self.space)
         if self.route.activation is Activation.GELU:
-            self.out.copy_(torch.nn.functional.gelu(self.out, approximate="tanh"))
+            self.space.copy_(torch.nn.functional.gelu(self.space, approximate="tanh"))
+        if self.out is not self.space:
+            self.out.copy_(self.space)
         if self.product.out is not None:
             note_write(self.product.out)
 
@@ -130,8 +137,8 @@ def ready(
             return followed
         route, reference = followed.route, followed.reference
     a, b = operands_of(product, route)
-    out = new_result(product)
-    tensors = _matrices(product, (a, b, out))
+    space = space_of(product, route)
+    tensors = _matrices(product, (a, b, space))
     plan = _plan(planner, product, route, tensors, settings, captured, reference)
     if isinstance(plan, Declined):
         return plan
@@ -140,7 +147,7 @@ def ready(
         return declined
     given = _given(product, route, plan, tensors)
     require_problem_tensors(plan, given)
-    return Ready(product=product, route=route, plan=plan, tensors=given, out=out)
+    return Ready(product=product, route=route, plan=plan, tensors=given, space=space)
 
 
 def _described(planner: Planner, problem: GemmProblem, captured: bool) -> Plan | Declined:

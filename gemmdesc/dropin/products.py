@@ -149,6 +149,17 @@ def new_result(product: Product) -> torch.Tensor:
     return torch.empty(product.shape, dtype=dtype, device=product.a.device)
 
 
+def space_of(product: Product, route: Route) -> torch.Tensor:
+    """Where the library writes: :func:`new_result`, or a copy where torch computes in one of ``out``."""
+    import torch
+
+    if "out" not in route.copies or product.out is None:
+        return new_result(product)
+    shape = product.shape if route.swapped else (*product.shape[:-2], product.shape[-1], product.shape[-2])
+    made = torch.empty(shape, dtype=product.out.dtype, device=product.out.device)
+    return made if route.swapped else made.mT
+
+
 def operands_of(product: Product, route: Route) -> tuple[torch.Tensor, torch.Tensor]:
     """``a`` and ``b`` as torch hands them to the library: copied where it copies them."""
     import torch

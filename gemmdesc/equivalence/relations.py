@@ -10,18 +10,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from gemmdesc.equivalence import nodes
+from gemmdesc.equivalence.exact_values import exact_values
 from gemmdesc.equivalence.node_hash import U64, close, mix
 from gemmdesc.equivalence.walk import Walked
 
-#: By name, the weakest first: what is left out of the expressions.
-RELATIONS: Mapping[str, tuple[bool, bool]] = {
+Hashes = npt.NDArray[np.uint64]
+#: By name, what is left out of the expressions: the order of sums, and whether a product is rounded before it is added.
+_LEFT_OUT: Mapping[str, tuple[bool, bool]] = {
     "one sum in two orders": (True, False),
     "a product fused into its sum in one of them": (False, True),
     "one sum in two orders, and a product fused into it": (True, True),
 }
+EXACT = "one exact value, worked out another way"
+#: The names, that which says most first.
+RELATIONS = (*_LEFT_OUT, EXACT)
 
 
 def relaxed_digests(walked: Walked) -> dict[str, str]:
@@ -30,14 +36,20 @@ def relaxed_digests(walked: Walked) -> dict[str, str]:
     Zero terms count for nothing where the order of sums is left out.
     """
     found = {}
-    stored, table = walked.stored, walked.table
-    for name, (order, fusion) in RELATIONS.items():
+    table = walked.table
+    for name, (order, fusion) in _LEFT_OUT.items():
         hashes = np.zeros(len(table), np.uint64)
         terms = np.zeros(len(table), np.uint64)
         _relaxed(table.store, order, fusion, hashes, terms)
-        rows = np.stack([stored.parameter.view(np.uint64), stored.offset.view(np.uint64), hashes[stored.ids]])
-        found[name] = hashlib.sha256(walked.chip.encode() + rows.tobytes()).hexdigest()[:16]
-    return found
+        found[name] = _digest(walked, hashes)
+    return {**found, EXACT: _digest(walked, exact_values(table))}
+
+
+def _digest(walked: Walked, hashes: Hashes) -> str:
+    """Of everything stored, each byte by its place and its node's hash."""
+    stored = walked.stored
+    rows = np.stack([stored.parameter.view(np.uint64), stored.offset.view(np.uint64), hashes[stored.ids]])
+    return hashlib.sha256(walked.chip.encode() + rows.tobytes()).hexdigest()[:16]
 
 
 def relation_between(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:

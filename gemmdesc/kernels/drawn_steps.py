@@ -1,8 +1,10 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 """What a drawn chain is made of: directions from a hash, error-free sums, and roundings to a neighbour.
 
-All operations are IEEE float64 ones whose results do not depend on contraction, since a product of two operands is
-exact, or integer ones.
+All operations are IEEE ones whose results do not depend on contraction, since a product of two operands is exact, or
+integer ones.  Rounding down twice, first to float64 and then to float32, is rounding down once, so that an addition and
+a conversion that both round down give the neighbour below; the one above is what they give of the negated numbers,
+negated.
 """
 
 from __future__ import annotations
@@ -47,39 +49,62 @@ def two_sum(x, y):
 
 
 @triton.jit
-def _power_of_two(exponent):
-    return ((exponent + 1023) << 52).to(tl.float64, bitcast=True)
+def add_down(x, y):
+    """x + y in float64, rounded toward minus infinity."""
+    return tl.inline_asm_elementwise(
+        "add.rm.f64 $0, $1, $2;", "=d,d,d", [x, y], dtype=tl.float64, is_pure=True, pack=1
+    )
 
 
 @triton.jit
-def _neighbour(value, rest, up, FRACTION: tl.constexpr):
-    """The neighbour, ``FRACTION`` bits in float32's range, of (``value``, sign of ``rest``), and whether it differs."""
-    usable = (tl.abs(value) < float("inf")) & (value != 0.0)
-    v = tl.where(usable, value, 1.0)
-    exponent = ((v.to(tl.int64, bitcast=True) >> 52) & 0x7FF) - 1023
-    exponent = tl.maximum(exponent, -126) - FRACTION
-    units = v * _power_of_two(-exponent)
-    low = tl.floor(units)
-    on_grid = low == units
-    # Under a power of two the next value toward zero is half a unit away.
-    finer = (tl.abs(units) == 2.0**FRACTION) & (exponent + FRACTION > -126)
-    inward = tl.where(finer, 0.5, 1.0).to(tl.float64)
-    lower = tl.where(on_grid & (rest < 0.0), units - tl.where(units > 0.0, inward, 1.0), low)
-    above = tl.where(on_grid, units, low + 1.0)
-    upper = tl.where(on_grid & (rest > 0.0), units + tl.where(units < 0.0, inward, 1.0), above)
-    size = tl.abs(tl.where(up, upper, lower) * _power_of_two(exponent))
-    over = size >= 2.0**128
-    size = tl.where(over, float("inf"), size)
-    result = tl.where(usable, tl.where(v < 0.0, -size, size), value)
-    return result, usable & ((lower != upper) | over)
+def narrow_down(x):
+    """float64 to float32, rounded toward minus infinity."""
+    return tl.inline_asm_elementwise("cvt.rm.f32.f64 $0, $1;", "=f,d", [x], dtype=tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit
-def stepped(acc, high, low, least, up, FRACTION: tl.constexpr):
-    """One sample's accumulator after a step whose products are three float64; whether that lost something, and
-    whether the sum was not held exactly.
+def _turned(x, sign):
+    """float32 ``x``, negated where ``sign`` is the sign bit and not 0."""
+    return (x.to(tl.int32, bitcast=True) ^ sign).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _turned_wide(x, sign):
+    """:func:`_turned` of float64."""
+    return (x.to(tl.int64, bitcast=True) ^ (sign.to(tl.int64) << 32)).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def _shortened(x, FRACTION: tl.constexpr):
+    """float32 rounded toward minus infinity to ``FRACTION`` bits, below its normal range to their least grid."""
+    BELOW: tl.constexpr = (1 << (23 - FRACTION)) - 1
+    if FRACTION == 23:
+        return x
+    bits = x.to(tl.int32, bitcast=True)
+    return ((bits + ((bits >> 31) & BELOW)) & ~BELOW).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _neighbour(value, rest, direction, FRACTION: tl.constexpr):
+    """The neighbour, ``FRACTION`` bits in float32's range, of the sum of two float64, the second under half a unit of
+    the first's last place; and whether the sum is beyond that range, whatever the direction.
     """
-    total, rest = two_sum(high, acc)
+    sign = direction & -0x80000000
+    low = add_down(_turned_wide(value, sign), _turned_wide(rest, sign))
+    # Down from there ends at the largest number, but what is not below 2^128 overflows.
+    result = tl.where(low >= 2.0**128, float("inf"), _shortened(narrow_down(low), FRACTION))
+    result = tl.where(result == 0.0, 0.0, _turned(result, sign))
+    return result, tl.abs(low) >= 2.0**128
+
+
+@triton.jit
+def stepped(acc, high, low, least, direction, FRACTION: tl.constexpr):
+    """One sample's accumulator (float32) after a step whose products are three float64; whether it left float32's
+    numbers in this step, and whether the sum was not held exactly.
+
+    ``direction``: int32, negative where up.  A step's zero is +0.0, whatever its sign was.
+    """
+    total, rest = two_sum(high, acc.to(tl.float64))
     second, rest = two_sum(low, rest)
     third, dropped = two_sum(least, rest)
     first, low_rest = two_sum(second, third)
@@ -87,40 +112,29 @@ def stepped(acc, high, low, least, up, FRACTION: tl.constexpr):
     tail, last = two_sum(low_rest, high_rest)
     value, rest = two_sum(value, tail)
     rest = tl.where(rest != 0.0, rest, last)
-    result, between = _neighbour(value, rest, up, FRACTION)
+    result, beyond = _neighbour(value, rest, direction, FRACTION)
     finite = tl.abs(total) < float("inf")
-    # A step's zero is +0.0, whatever its sign was.
-    result = tl.where(result == 0.0, 0.0, result)
-    return tl.where(finite, result, total), finite & between, finite & (dropped != 0.0)
+    return tl.where(finite, result, total.to(tl.float32)), finite & beyond, finite & (dropped != 0.0)
 
 
 @triton.jit
-def folded(running, acc, up, FIRST):
-    """The running float32 sum of a fold after ``acc`` joined it, which it is where that is the first."""
-    value, rest = two_sum(running.to(tl.float64), acc)
-    result, between = _neighbour(value, rest, up, 23)
-    return tl.where(FIRST, acc, result).to(tl.float32), between & (FIRST == 0)
+def folded(running, acc, direction, FIRST):
+    """The running float32 sum of a fold after ``acc`` joined it, which it is where that is the first; and whether it
+    left float32's numbers by that.
+    """
+    value, rest = two_sum(running.to(tl.float64), acc.to(tl.float64))
+    result, beyond = _neighbour(value, rest, direction, 23)
+    finite = tl.abs(value) < float("inf")
+    result = tl.where(finite, result, value.to(tl.float32))
+    return tl.where(FIRST, acc, result), finite & beyond & (FIRST == 0)
 
 
 @triton.jit
 def tight_stepped(acc, products, direction, FRACTION: tl.constexpr):
     """:func:`stepped` where one float64 holds the products' sum and nothing leaves float32's finite numbers.
 
-    ``direction``: int32, negative where up.  Sum and accumulator are multiples of float32's least grid of ``FRACTION``
-    bits, so that below its normal range nothing is left to round.  Also int32, not 0 where that lost something.
-
-    Rounds in the float64's bits: what lies under the grid is cut, and before that all ones are added there to go away
-    from zero.  What the float64 itself left out moves them by one: back where it is toward zero and the cut would miss
-    it, on where it is away from zero.
+    A zero has any sign, which no later step sees.
     """
-    BELOW: tl.constexpr = (1 << (52 - FRACTION)) - 1
-    total, rest = two_sum(products, acc)
-    bits, rest_bits = total.to(tl.int64, bitcast=True), rest.to(tl.int64, bitcast=True)
-    sign = (bits >> 32).to(tl.int32)
-    # All ones where true.
-    outward = (direction ^ sign) >> 31
-    inward_rest = ((rest_bits >> 32).to(tl.int32) ^ sign) >> 31
-    by_rest = tl.where(rest != 0.0, inward_rest - outward, 0)
-    result = (bits + (outward.to(tl.int64) & BELOW) + by_rest.to(tl.int64)) & ~BELOW
-    lost = (bits & BELOW) | rest_bits
-    return result.to(tl.float64, bitcast=True), (lost | (lost >> 32)).to(tl.int32)
+    sign = direction & -0x80000000
+    low = add_down(_turned_wide(products, sign), _turned(acc, sign).to(tl.float64))
+    return _turned(_shortened(narrow_down(low), FRACTION), sign)

@@ -136,6 +136,8 @@ class Driver:
     ) -> TensorMap:  # fmt: skip
         """A tiled map of the tensor at ``address``; sizes and strides in elements, outermost axis first.
 
+        The thread must have a context, or the driver refuses (``CUDA_ERROR_INVALID_CONTEXT``).
+
         Raises:
             LaunchError: the driver refuses.
         """
@@ -177,12 +179,13 @@ class Driver:
         return self._primary[device_index]
 
     def make_current(self, context: int) -> None:
-        """Make ``context`` this thread's.
+        """Make ``context`` this thread's, unless it is.
 
         Raises:
             LaunchError: the driver refuses.
         """
-        self._require(self._set_context(context), "cuCtxSetCurrent")
+        if self.context() != context:
+            self._require(self._set_context(context), "cuCtxSetCurrent")
 
     def order_of(self, stream: int) -> tuple[int, int]:
         """What puts work on ``stream`` in order: the capture of a graph that it is in, 0 for none, or else its number.
@@ -193,7 +196,8 @@ class Driver:
             LaunchError: the driver refuses.
         """
         status, capture, number = self._order_of(stream)
-        self._require(status, "cuStreamGetCaptureInfo and cuStreamGetId")
+        if status:
+            self._require(status, "cuStreamGetCaptureInfo and cuStreamGetId")
         return capture, number
 
     def clear(self, address: int, words: int, stream: int) -> None:

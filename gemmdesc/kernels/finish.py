@@ -41,6 +41,15 @@ def round_by(value, code):
 
 
 @triton.jit
+def relu(value):
+    """``value`` where it is above zero or a NaN, whose pattern stays; else +0.0."""
+    # By integers: of a comparison and a selection of floats ptxas makes a maximum, whose NaN is canonical.
+    pattern = value.to(tl.int32, bitcast=True)
+    kept = (pattern > 0) | ((pattern & 0x7FFFFFFF) > 0x7F800000)
+    return tl.where(kept, pattern, 0).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def apply_steps(value, program, count, alpha, beta, c, bias):
     """``value`` after ``count`` steps, whose codes are the lowest bits of ``program``, four each."""
     for place in range(count):
@@ -54,8 +63,7 @@ def apply_steps(value, program, count, alpha, beta, c, bias):
         elif code == ADD_BIAS:
             value = value + bias
         elif code == RELU:
-            # A NaN is not below zero and stays; -0.0 becomes +0.0.
-            value = tl.where(value <= 0.0, 0.0, value)
+            value = relu(value)
         elif code == RELU_WITHOUT_NAN:
             value = tl.where(value > 0.0, value, 0.0)
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gemmdesc.kernels.finish import round_by
+from gemmdesc.kernels.finish import relu, round_by
 from gemmdesc.kernels.functions import gelu, gelu_tanh, silu, tanh
 from gemmdesc.kernels.tile import ANY, COLUMNS, ROWS
 
@@ -153,7 +153,7 @@ def with_operand(value, operation, other):
 def alone(value, operation):
     """``value`` after an operation that takes nothing else."""
     if operation == RELU:
-        value = tl.where(value <= 0.0, 0.0, value)
+        value = relu(value)
     elif operation == RELU_WITHOUT_NAN:
         value = tl.where(value > 0.0, value, 0.0)
     elif operation == GELU:

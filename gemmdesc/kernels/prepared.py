@@ -40,10 +40,13 @@ _LAST = -1
 
 
 class KeptMaps:
-    """The tensor maps of one descriptor at the addresses met so far; the first ones go when there are many."""
+    """The tensor maps of one descriptor at the addresses met so far; the first ones go when there are many.
 
-    def __init__(self, driver: Driver, box: Box, form: BoxFormat) -> None:
-        self._driver, self._box, self._form = driver, box, form
+    ``context``: the one that the addresses are of.
+    """
+
+    def __init__(self, driver: Driver, context: int, box: Box, form: BoxFormat) -> None:
+        self._driver, self._context, self._box, self._form = driver, context, box, form
         self._maps: dict[int, TensorMap] = {}
         self._lock = Lock()
 
@@ -58,6 +61,8 @@ class KeptMaps:
 
     def _made(self, address: int) -> TensorMap:
         box, form = self._box, self._form
+        # A thread that has not used the device yet has no context, and encoding wants one as launching does.
+        self._driver.make_current(self._context)
         made = self._driver.encode(
             address, box.element, form.element_bytes, box.shape, box.strides, form.block, form.swizzle
         )
@@ -176,7 +181,7 @@ class PreparedProgram:
                 form = next(boxes, None)
                 if form is None or not kind.startswith("tensordesc"):
                     raise NotPreparableError(f"a descriptor must be one of the kernel's (got {kind})")
-                yield 0, (argument.start, KeptMaps(self._driver, argument, form))
+                yield 0, (argument.start, KeptMaps(self._driver, self._context, argument, form))
                 numbers = (*argument.shape, *argument.strides)
                 for value, part in zip(numbers, flat_types([kind], [form])[1:], strict=True):
                     yield self._value(_bits(value, part)), None
@@ -207,6 +212,7 @@ class PreparedProgram:
         )
         self._attributes.append(attributes)
         if kernel.clusters > _LARGEST_PORTABLE_CLUSTER:
+            self._driver.make_current(self._context)
             self._driver.allow_large_clusters(kernel.function)
         config = LaunchConfig(
             step.programs * kernel.clusters, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes, 0,
@@ -239,26 +245,32 @@ class PreparedProgram:
 
     def _zero_counters(self, stream: int, inputs: tuple[int, ...]) -> int:
         """The address of counters that no launch uses which could run at the same time as this run's."""
-        try:
-            return self._found_counters(stream, inputs)
-        except LaunchError:
-            if self._driver.context() == self._context:
-                raise
-            self._driver.make_current(self._context)
-            return self._found_counters(stream, inputs)
-
-    def _found_counters(self, stream: int, inputs: tuple[int, ...]) -> int:
-        driver, counters, found = self._driver, self._counters, None
+        counters, found = self._counters, None
         if counters is not None:
-            capture, number = driver.order_of(stream)
-            if capture:
-                found = counters.of_capture(capture, stream, self._counted)
-            else:
-                found = counters.of_stream(number)
-        if found is None:
-            found = inputs[Input.SCRATCH] + self._counters_at
-            driver.clear(found, self._counted, stream)
-        return found
+            try:
+                capture, number = self._driver.order_of(stream)
+            except LaunchError:
+                if not self._lacked_context():
+                    raise
+                capture, number = self._driver.order_of(stream)
+            found = counters.of_capture(capture, stream, self._counted) if capture else counters.of_stream(number)
+        return self._cleared(stream, inputs[Input.SCRATCH] + self._counters_at) if found is None else found
+
+    def _cleared(self, stream: int, address: int) -> int:
+        try:
+            self._driver.clear(address, self._counted, stream)
+        except LaunchError:
+            if not self._lacked_context():
+                raise
+            self._driver.clear(address, self._counted, stream)
+        return address
+
+    def _lacked_context(self) -> bool:
+        """Whether this thread was in another context than the program's, or none; it is in that one from then on."""
+        if self._driver.context() == self._context:
+            return False
+        self._driver.make_current(self._context)
+        return True
 
     def _fill(self, arguments: _Arguments, key: tuple[int, tuple[int, ...]]) -> None:
         stream, inputs = key

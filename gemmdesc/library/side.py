@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gemmdesc.library.bindings import MatmulDescAttribute
 from gemmdesc.library.interface import Inputs
-from gemmdesc.problem import BIASED, GemmProblem, is_float8
+from gemmdesc.problem import BIASED, MAX_ALIGNMENT_BYTES, GemmProblem, is_float8
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +20,8 @@ _BIAS_BYTES = 1 << 16
 class SideBuffers:
     """Device memory for three scales and one bias, kept from product to product; contents are set before each.
 
+    The bias stays as aligned as the last one given.
+
     Serves one stream at a time, like the handle that it belongs to.
     """
 
@@ -27,6 +29,7 @@ class SideBuffers:
         self._device = device
         self._scales: torch.Tensor | None = None
         self._bias: torch.Tensor | None = None
+        self._bias_start = 0
 
     def pointers(self, problem: GemmProblem) -> dict[MatmulDescAttribute, int]:
         """The addresses that ``problem``'s descriptor must hold."""
@@ -38,7 +41,7 @@ class SideBuffers:
             if is_float8(problem.d_dtype):
                 found[MatmulDescAttribute.D_SCALE_POINTER] = base + 2 * _APART
         if problem.epilogue in BIASED:
-            found[MatmulDescAttribute.BIAS_POINTER] = self._bias_buffer(problem).data_ptr()
+            found[MatmulDescAttribute.BIAS_POINTER] = self._bias_buffer(problem).data_ptr() + self._bias_start
         return found
 
     def fill(self, problem: GemmProblem, inputs: Inputs) -> None:
@@ -49,8 +52,9 @@ class SideBuffers:
             values = torch.tensor([inputs.a_scale, inputs.b_scale, inputs.d_scale], dtype=torch.float32)
             self._scale_buffer().view(torch.float32)[:: _APART // 4].copy_(values)
         if inputs.bias is not None:
-            bits = inputs.bias.torch_bits(1, problem.m, self._device).reshape(-1).contiguous()
-            self._bias_buffer(problem)[: bits.numel() * bits.element_size()].copy_(bits.view(torch.uint8))
+            bits = inputs.bias.torch_bits(1, problem.m, self._device).reshape(-1).contiguous().view(torch.uint8)
+            self._bias_start = inputs.bias_alignment_bytes % MAX_ALIGNMENT_BYTES
+            self._bias_buffer(problem)[self._bias_start :][: bits.numel()].copy_(bits)
 
     def _scale_buffer(self) -> torch.Tensor:
         import torch
@@ -63,7 +67,7 @@ class SideBuffers:
     def _bias_buffer(self, problem: GemmProblem) -> torch.Tensor:
         import torch
 
-        size = problem.m * problem.bias_dtype.itemsize
+        size = problem.m * problem.bias_dtype.itemsize + MAX_ALIGNMENT_BYTES
         if self._bias is None or self._bias.numel() < size:
             self._bias = torch.zeros(max(size, _BIAS_BYTES), dtype=torch.uint8, device=self._device)
         return self._bias

@@ -68,7 +68,7 @@ def _prepared(plan: Plan, device_index: int, *, captured: bool) -> PreparedProgr
     except TablesMissingError:
         raise CaptureError(
             "matmul must be warm before a graph captures it, as copying its tables to the device then would break the "
-            f"capture; make the call once outside (got a first call of {plan.problem})"
+            f"capture; make the call once outside, or use gemmdesc.warmup (got a first call of {plan.problem})"
         ) from None
     if isinstance(found, Unprepared) and not found.expected:
         warnings.warn(f"launches go through Triton, which costs more: {found.reason}", LaunchWarning, stacklevel=2)

@@ -13,7 +13,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.problem import MAX_ALIGNMENT_BYTES, Epilogue, GemmProblem, ScalarClass
-from gemmdesc.routes.metas import NdMeta, TensorMeta
+from gemmdesc.routes.metas import NdMeta, TensorMeta, has_own_elements
 from gemmdesc.routes.mm import is_row_major, route_mm, swaps_operands
 from gemmdesc.routes.release import Release
 from gemmdesc.routes.route import Activation, Addend, Api, Route, as_scalar, scalar_class, scalars_decline
@@ -29,13 +29,18 @@ _EPILOGUES = {
 def route_product(
     a: TensorMeta, b: TensorMeta, out: TensorMeta, settings: TorchSettings
 ) -> Route | Declined:
-    """``torch.mm(a, b, out=out)`` (m, k) x (k, n) -> (m, n), an operand without a unit stride copied first.
+    """``torch.mm(a, b, out=out)`` (m, k) x (k, n) -> (m, n), what has no unit stride copied first.
+
+    A result without one is computed in a row-major copy, and copied back.
 
     Raises:
         InvalidInputError: as :func:`gemmdesc.routes.route_mm`.
     """
-    copies = tuple(name for name, t in (("a", a), ("b", b)) if is_row_major(t) is None)
-    a, b = (t.copied if name in copies else t for name, t in (("a", a), ("b", b)))
+    named = (("a", a), ("b", b), ("out", out))
+    copies = tuple(name for name, t in named if is_row_major(t) is None)
+    if "out" in copies and not has_own_elements(out.shape, out.strides):
+        return Declined(code="unsupported_input", reason="elements of out that share memory")
+    a, b, out = (t.copied if name in copies else t for name, t in named)
     problem = route_mm(a, b, out, settings)
     if isinstance(problem, Declined):
         return problem

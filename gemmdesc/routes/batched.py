@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.library.torch_settings import TorchSettings
-from gemmdesc.problem import ALL_REDUCTION_SCHEMES, GemmProblem, ScalarClass, Transpose
-from gemmdesc.routes.metas import NdMeta
+from gemmdesc.problem import ALL_REDUCTION_SCHEMES, MAX_ALIGNMENT_BYTES, GemmProblem, ScalarClass, Transpose
+from gemmdesc.routes.metas import NdMeta, has_own_elements
 from gemmdesc.routes.mm import compute_type, flags_decline, reduction_schemes, scope_decline
 from gemmdesc.routes.route import Addend, Route, as_scalar, scalar_class, scalars_decline
 
@@ -39,7 +39,8 @@ def route_baddbmm(
 ) -> Route | Declined:
     """``torch.baddbmm(addend, a, b, alpha=alpha, beta=beta, out=out)``, (batch, m, k) x (batch, k, n); ``bmm`` at 0.
 
-    The addend is copied into the result first unless beta is 0, so that its layout does not matter.
+    The addend is copied into the result first unless beta is 0, so that its layout does not matter.  A result without
+    a unit stride is computed in a copy, whose matrices lie by columns, and copied back.
 
     Raises:
         InvalidInputError: shapes or types do not fit.
@@ -51,9 +52,12 @@ def route_baddbmm(
     if declined is not None:
         return declined
     times, plus = as_scalar(alpha), as_scalar(beta)
-    swapped = _is_row_major(out)
-    if swapped is None:
-        return Declined(code="unsupported_input", reason="no unit stride in out: torch writes to a copy of it")
+    found = _is_row_major(out)
+    if found is None and not has_own_elements(out.shape, out.strides):
+        return Declined(code="unsupported_input", reason="elements of out that share memory")
+    swapped = bool(found)
+    if found is None:
+        out = replace(out, strides=(rows * columns, 1, rows), alignment_bytes=MAX_ALIGNMENT_BYTES)
     (m, n), (first, second) = ((columns, rows), (b, a)) if swapped else ((rows, columns), (a, b))
     left, right = _prepared(first, swapped, m, inner), _prepared(second, swapped, inner, n)
     names = ("b", "a") if swapped else ("a", "b")
@@ -61,6 +65,7 @@ def route_baddbmm(
     problem = _problem((m, n, inner), left, right, out, out.strides[1 if swapped else 2], settings)
     problem = replace(problem, alpha=scalar_class(times), beta=scalar_class(plus))
     copies = tuple(sorted(name for name, side in zip(names, (left, right), strict=True) if side.copied))
+    copies += ("out",) * (found is None)
     return Route(problem=problem, swapped=swapped, addend=addend, copies=copies)
 
 

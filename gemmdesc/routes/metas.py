@@ -87,6 +87,16 @@ class NdMeta:
         )
 
 
+def has_own_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether no two elements lie at one place, as far as lines that do not interlace show it."""
+    reach = 0
+    for stride, size in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n > 1):
+        if stride <= reach:
+            return False
+        reach += stride * (size - 1)
+    return True
+
+
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Of a new tensor of ``shape``, in which torch counts an empty axis as one element."""
     strides = [1]

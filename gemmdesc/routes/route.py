@@ -45,7 +45,8 @@ class Route:
     """Which problem a torch call poses, and what torch does before and after.
 
     ``swapped``: the library's A is the call's second operand, and its D the transpose of the result.  ``copies``: the
-    operands (``a``, ``b``) that torch copies to new row-major tensors first; the problem is that of the copies.
+    operands (``a``, ``b``) that torch copies to new row-major tensors first, and ``out`` where it computes in a copy,
+    of matrices by rows where ``swapped`` and by columns else, and copies that back; the problem is that of the copies.
     ``activation``: applied to the rounded result by a kernel of torch's own.  ``unsplit_only``: where the answer splits
     k, this torch runs it with another epilogue, which is not covered.  ``scalar_dtype``: the type that torch rounds
     alpha and beta to before the library is given them as float32.

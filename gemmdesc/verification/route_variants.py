@@ -18,7 +18,7 @@ from gemmdesc.problem import (
     GemmProblem,
     ScalarClass,
 )
-from gemmdesc.routes import Activation, Addend, Route, address_alignment
+from gemmdesc.routes import Activation, Addend, Api, Route, address_alignment
 
 #: By activation: the epilogue with a bias, and without one.
 _ACTED = MappingProxyType(
@@ -68,6 +68,13 @@ def _every_matrix(problem: GemmProblem) -> GemmProblem:
 
 def _other_epilogues(product: Product, route: Route, settings: TorchSettings) -> Iterator[tuple[str, Route]]:
     p = route.problem
+    if route.api is Api.CUBLASLT:
+        # The fused call may have told the bias's alignment in the place of D's.
+        plain = replace(p, epilogue=Epilogue.DEFAULT, beta=ScalarClass.ONE, d_alignment_bytes=p.c_alignment_bytes)
+        yield "not fused, as where torch's fused call fails", replace(
+            route, problem=replace(plain, workspace_limit_bytes=settings.workspace_bytes), api=Api.CUBLAS,
+            addend=Addend.IN_PLACE, activation=product.activation,
+        )  # fmt: skip
     later = replace(p, epilogue=Epilogue.DEFAULT, beta=ScalarClass.ONE)
     for name, size in (("cuBLAS's", settings.workspace_bytes), ("cuBLASLt's", settings.lt_workspace_bytes)):
         in_place = replace(later, workspace_limit_bytes=size)

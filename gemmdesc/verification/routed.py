@@ -7,6 +7,7 @@ torch's bytes are named, so that a wrong route can be understood without the car
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,19 +16,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gemmdesc.dropin.intercept import TorchCall
 from gemmdesc.dropin.memory import alignment_of, differing, host_bits, space_like
-from gemmdesc.dropin.products import Product, operands_of, route_of, scales_of
+from gemmdesc.dropin.products import Product, operands_of, route_of, scales_of, space_of
 from gemmdesc.errors import Declined, GemmdescError
 from gemmdesc.library.interface import Inputs
 from gemmdesc.library.profiler import normalised
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.operands import DenseOperand
 from gemmdesc.plain import to_plain
-from gemmdesc.problem import BIASED, AlgoConfig, Failed, GemmProblem, Launch, Refused
+from gemmdesc.problem import BIASED, MAX_ALIGNMENT_BYTES, AlgoConfig, Failed, GemmProblem, Launch, Refused
 from gemmdesc.routes import Activation, Addend, Release, Route, epilogue_words
 from gemmdesc.verification.route_variants import variants
 
 if TYPE_CHECKING:
     import torch
+
+
+#: The name, among those of other routes, of the same one with the bias where torch's own has it.
+OWN_BIAS = "the bias as aligned as torch's"
 
 
 class PointerLibrary(Protocol):
@@ -171,7 +176,7 @@ class RouteChecker:
                 detail |= {"equal_with": self._equal_with(taken, result)}
                 launch = self._library.launch(route.problem, answer) if isinstance(answer, AlgoConfig) else None
                 detail["kernels_of_problem"] = None if launch is None else [normalised(n) for n in launch.names]
-                detail["kernels_of_torch"] = _names(self._kernels, result, run)
+                detail["kernels_of_torch"], detail["torch_warns"] = _names(self._kernels, result, run)
             self._record(Finding(group=group, verdict=Verdict.DIFFERENT, detail=detail))
         except (GemmdescError, RuntimeError) as error:
             status = f"{type(error).__name__}: {error}"
@@ -179,25 +184,35 @@ class RouteChecker:
 
     def _equal_with(self, taken: _Taken, result: torch.Tensor) -> list[str]:
         """The names of other routes that give torch's bytes."""
-        found = []
+        found = [OWN_BIAS] * (_differing(result, taken.with_own_bias(self._library)) == 0)
         for name, other in variants(taken.product, taken.route, self._settings()):
             try:
                 ours = taken.made(self._library, other, self._library.answer(other.problem))
             except GemmdescError:
                 continue
-            if not isinstance(ours, str) and differing(result, ours) == 0:
+            if _differing(result, ours) == 0:
                 found.append(name)
         return found
 
 
 def _names(
     kernels: Callable[[Callable[[], Any]], tuple[str, ...] | None], result: torch.Tensor, run: Callable[[], Any]
-) -> list[str] | None:
-    """What ``run`` launches; its result, which it may write to again, is restored."""
+) -> tuple[list[str] | None, list[str]]:
+    """What ``run`` launches and warns of; its result, which it may write to again, is restored.
+
+    torch warns where a fused call fails and it goes on without.
+    """
     kept = result.clone()
-    names = kernels(run)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        names = kernels(run)
     result.copy_(kept)
-    return None if names is None else list(names)
+    return None if names is None else list(names), [str(w.message) for w in told]
+
+
+def _differing(wanted: torch.Tensor, found: torch.Tensor | str | None) -> int | None:
+    """How many elements differ, where there is a result."""
+    return differing(wanted, found) if found is not None and not isinstance(found, str) else None
 
 
 class _Taken:
@@ -208,6 +223,7 @@ class _Taken:
         self._a, self._b = operands_of(product, route)
         addend, overwritten = product.addend, product.addend is product.out
         self._addend = addend.clone() if overwritten and addend is not None else addend
+        self._bias_alignment = MAX_ALIGNMENT_BYTES
 
     @property
     def words(self) -> dict[str, Any]:
@@ -224,7 +240,8 @@ class _Taken:
         if isinstance(answer, Refused):
             return answer.status
         product, problem = self.product, route.problem
-        d = space_like(product.out, product.shape, product.dtype, product.a.device)
+        d = space_of(product, route) if "out" in route.copies else None
+        d = space_like(product.out if d is None else d, product.shape, product.dtype, product.a.device)
         if route.addend is Addend.IN_PLACE:
             assert self._addend is not None
             d.copy_(self._addend.expand(product.shape))
@@ -241,6 +258,19 @@ class _Taken:
             d.copy_(torch.nn.functional.gelu(d, approximate="tanh"))
         return d
 
+    def with_own_bias(self, library: PointerLibrary) -> torch.Tensor | str | None:
+        """As :meth:`made`, but that the library is asked, too, with a bias as aligned as torch's; None without one."""
+        route, addend = self.route, self._addend
+        if route.problem.epilogue not in BIASED or addend is None:
+            return None
+        self._bias_alignment = alignment_of(addend)
+        library.set_inputs(route.problem, self._inputs(route))
+        try:
+            return self.made(library, route, library.answer(route.problem))
+        finally:
+            self._bias_alignment = MAX_ALIGNMENT_BYTES
+            library.set_inputs(route.problem, self._inputs(route))
+
     def _inputs(self, route: Route) -> Inputs:
         problem, bias = route.problem, None
         if problem.epilogue in BIASED:
@@ -248,7 +278,9 @@ class _Taken:
             bits = host_bits(self._addend.reshape(1, -1), problem.bias_dtype)
             bias = DenseOperand(dtype=problem.bias_dtype, array=bits)
         a_scale, b_scale = scales_of(self.product, route)
-        return Inputs(bias=bias, a_scale=a_scale, b_scale=b_scale)
+        return Inputs(
+            bias=bias, a_scale=a_scale, b_scale=b_scale, bias_alignment_bytes=self._bias_alignment
+        )  # fmt: skip
 
 
 def _group(product: Product, route: Route) -> Group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,8 +18,8 @@ from gemmdesc.verification.stochastic_products import PRODUCTS, Product, operand
 
 Row = dict[str, Any]
 
-#: Tiles that are timed beside the one that the launch takes.
-_TILES = ((16, 32), (32, 16), (32, 32), (64, 16))
+#: Tiles, and their warps, that are timed beside the one that the launch takes.
+_TILES = ((16, 32, 2), (16, 32, 4), (32, 16, 2), (32, 32, 4), (32, 32, 8), (64, 16, 4))
 _TORCH = {DType.FLOAT16: "float16", DType.BFLOAT16: "bfloat16"}
 
 
@@ -86,12 +87,16 @@ def _kernels(product: Product, k: int, a: Bits, b: Bits, rows: Any, seed: int, d
     return from_float32(sums.cpu().numpy(), DType.FLOAT32), exact.cpu().numpy(), unsure.cpu().numpy()
 
 
-def cost_on_card(size: int = 4096, rows: int = 64) -> list[Row]:
-    """Microseconds of three samples of ``rows`` rows, and of torch's whole product, medians of 20 runs.
+def cost_on_card(size: int = 4096, rows: int = 64, *, rounds: int = 100) -> list[Row]:
+    """Microseconds of three samples of ``rows`` rows, and of torch's whole product: medians.
 
-    Also those of the samples with other tiles than the one that is taken, by name.
+    The samples are with the tile that the launch takes by itself, and with others, by rows, columns and warps.  Each is
+    a CUDA graph, so that no time of the host is in it; all are run in turn ``rounds`` times without a pause, so that
+    all meet the same clocks.  ``called_us``: wall time of one call from Python and the wait for it, medians.
     """
     import torch
+
+    from gemmdesc.kernels.launch_drawn import hold_chain
 
     found = []
     for product in _chosen():
@@ -103,40 +108,70 @@ def cost_on_card(size: int = 4096, rows: int = 64) -> list[Row]:
         chain = drawn_chain(product.descriptor(size), size)
         if isinstance(chain, Declined):
             raise AssertionError(chain.reason)
+        held = hold_chain(chain, a.device)
         chosen = torch.linspace(0, size - 1, rows, device="cuda").to(torch.int64)
         cols = torch.arange(size, device="cuda")
 
-        def drawn(block: Any = None, chain: Any = chain, a: Any = a, b: Any = b, places: Any = (chosen, cols)) -> Any:
-            return draw_sums(chain, a[places[0]], b, rows=places[0], cols=places[1], block=block)
+        def drawn(
+            block: Any = None, warps: Any = None, held: Any = held, a: Any = a, b: Any = b, places: Any = (chosen, cols)
+        ) -> Any:
+            return draw_sums(
+                held, a[places[0]], b, rows=places[0], cols=places[1], block=block, num_warps=warps
+            )
 
-        def whole(a: Any = a, b: Any = b) -> Any:
-            return torch.mm(a, b)
-
-        drawn_us, whole_us = _microseconds(drawn), _microseconds(whole)
-        tiles = {f"{m}x{n}": round(_microseconds(partial(drawn, (m, n))), 1) for m, n in _TILES}
+        works: dict[str, Callable[[], Any]] = {"drawn": drawn, "product": partial(torch.mm, a, b)}
+        works |= {f"{m}x{n} of {w} warps": partial(drawn, (m, n), w) for m, n, w in _TILES}
+        times = _in_turn(works, rounds)
+        drawn_us, product_us = (float(np.median(times.pop(n))) for n in ("drawn", "product"))
         found.append(
             {
                 "product": f"{product.operands.value} -> {product.output.value}, {product.structure}",
                 "drawn_us": round(drawn_us, 1),
-                "product_us": round(whole_us, 1),
-                "products": round(drawn_us / whole_us, 2),
-                "tiles_us": tiles,
+                "product_us": round(product_us, 1),
+                "products": round(drawn_us / product_us, 2),
+                "tiles_us": {n: round(float(np.median(t)), 1) for n, t in times.items()},
+                "called_us": {n: round(_called(works[n]), 1) for n in ("drawn", "product")},
             }
         )
     return found
 
 
-def _microseconds(work: Callable[[], Any], runs: int = 20) -> float:
+def _in_turn(works: dict[str, Callable[[], Any]], rounds: int, unmeasured: int = 40) -> dict[str, list[float]]:
+    """Microseconds of each run of each of ``works``, all captured and run in turn; the first rounds warm up."""
     import torch
 
-    for _ in range(3):
-        work()
-    times = []
-    for _ in range(runs):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        work()
-        end.record()
+    graphs = {}
+    for name, work in works.items():
+        # What compiles or allocates at first does so outside the graph.
+        for _ in range(3):
+            work()
         torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1000)
-    return float(np.median(times))
+        graphs[name] = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graphs[name]):
+            work()
+    marks = []
+    for _ in range(unmeasured + rounds):
+        for name, graph in graphs.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            marks.append((name, begin, end))
+    torch.cuda.synchronize()
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for name, begin, end in marks[unmeasured * len(works) :]:
+        times[name].append(begin.elapsed_time(end) * 1000)
+    return times
+
+
+def _called(work: Callable[[], Any], runs: int = 20) -> float:
+    import torch
+
+    times = []
+    for _ in range(3 + runs):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - begin) * 1e6)
+    return float(np.median(times[3:]))

@@ -65,6 +65,8 @@ CUresult cuCtxSetCurrent(CUcontext wanted) {
 }
 
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  if (context == 0)
+    return CUDA_ERROR_INVALID_CONTEXT;
   noted[60] = (uint64_t)function;
   noted[61] = attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
   noted[62] = value;
@@ -136,6 +138,8 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
                                 const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,
                                 const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  if (context == 0)
+    return CUDA_ERROR_INVALID_CONTEXT;
   CUresult result = outcome(ENCODE);
   if (result != CUDA_SUCCESS)
     return result;

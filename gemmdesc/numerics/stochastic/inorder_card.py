@@ -15,7 +15,7 @@ from gemmdesc.schedule import Op, make_schedule
 if TYPE_CHECKING:
     import torch
 
-    from gemmdesc.kernels.launch_drawn import DrawnChain
+    from gemmdesc.kernels.launch_drawn import DrawnChain, HeldChain
 
 #: Types whose products span few enough exponents that two float64 hold any sum of a step: 2^-48 to 2^32 for float16.
 _NARROW = (DType.FLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
@@ -61,7 +61,7 @@ def drawn_chain(desc: GEMMDesc, k: int, *, antithetic: bool = True) -> DrawnChai
 
 
 def draw_sums(
-    chain: DrawnChain,
+    chain: DrawnChain | HeldChain,
     a: torch.Tensor,
     b: torch.Tensor,
     *,
@@ -69,19 +69,26 @@ def draw_sums(
     cols: torch.Tensor,
     seed: int = 0,
     block: tuple[int, int] | None = None,
+    num_warps: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Three samples of the sums (3, m, n) float32 before the output type, as ``InOrderSamples.before``.
 
     ``a``: (m, k) the chosen rows' operand values, float32 or a type that it holds, ``b``: (k, n); both as the
-    accumulator takes them.  ``block``: rows and columns of a tile, powers of two from 16; it never changes a bit.
+    accumulator takes them.  ``chain``: on the host, or held on the operands' device by
+    :func:`~gemmdesc.kernels.launch_drawn.hold_chain`, so that the call copies nothing there and can be captured in a
+    CUDA graph.  ``block``: rows and columns of a tile, powers of two from 16, and its ``num_warps``; they never change
+    a bit.
     ``rows``, ``cols``: int64, their places in the whole D.  Also bool (m, n): where no rounding lost anything, that to
     the output type not counted (``InOrderSamples.gaps == 0``; its ``exact`` counts that rounding too), and where a sum
     was not held exactly, so that those elements are to be drawn on the CPU (never, for float16 and 8-bit operands).
     """
-    from gemmdesc.kernels.launch_drawn import launch_drawn
+    from gemmdesc.kernels.launch_drawn import DrawnChain, hold_chain, launch_drawn
 
     words = (sample_word(seed, 0), sample_word(seed, 1), sample_word(seed, 2))
-    out, flags = launch_drawn(chain, a.contiguous(), b.contiguous(), rows, cols, words, block=block)
+    held = hold_chain(chain, a.device) if isinstance(chain, DrawnChain) else chain
+    out, flags = launch_drawn(
+        held, a.contiguous(), b.contiguous(), rows, cols, words, block=block, num_warps=num_warps
+    )
     return out, (flags & 1) == 0, (flags & 2) != 0
 
 
