@@ -32,6 +32,7 @@ from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.tasks import SolveTask, run_solve
 from gemmdesc.probe.trials import TrialTask, run_trial
 from gemmdesc.probe.workers import Workers
+from gemmdesc.problem import environment
 from gemmdesc.rule import Rule
 
 #: Called with a phase's name, how much of it is done, and of how much.
@@ -130,6 +131,8 @@ class Partition:
         rows: list[Row] = []
         while nodes:
             solved = self._solve_leads(nodes)
+            for node, found in zip(nodes, solved, strict=True):
+                self._take_foretold(node, found)
             self._try_all([(n, s) for n, s in zip(nodes, solved, strict=True) if s is not None])
             following: list[Node] = []
             for node, found in zip(nodes, solved, strict=True):
@@ -206,6 +209,7 @@ class Partition:
         if outcome.rule is None:
             return Solved(rule=None, reason=outcome.reason)
         wide = self.book.calibrated(self.book.pool.widen(outcome.rule, _family(key), outcome.readings))
+        wide = self._prior.restated(key, wide, [environment(r.problem, r.answer, None) for r in outcome.readings])
         if not self._trials.get((wide.text, key), True):
             wide = outcome.rule
         self.book.meet(wide)
@@ -248,6 +252,16 @@ class Partition:
             self._trials[name, task.key] = given
             self._journal.append("trials", records.trial_to_plain(name, task.key, given))
             self._report("try", done, len(tasks))
+
+    def _take_foretold(self, node: Node, found: Solved | None) -> None:
+        """Classes for which the prior foretells what was found for the node's lead go untried: verifying compares all."""
+        if found is None or found.rule is None:
+            return
+        for key in node.classes:
+            place = (found.rule.text, key)
+            if place not in self._trials and self._prior.foretells(key, found.rule):
+                self._trials[place] = True
+                self._journal.append("trials", records.trial_to_plain(found.rule.text, key, given=True))
 
     def _settle(self, node: Node, found: Solved | None) -> tuple[list[Row], list[Node]]:
         """Rows where the node is settled, and nodes to go on with where it was divided."""

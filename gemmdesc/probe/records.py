@@ -117,15 +117,17 @@ def verified_from_plain(data: dict[str, Any]) -> Verified:
 
 
 def _made_to_plain(variant: Variant) -> dict[str, Any]:
+    sizes = {name: size for name, size in (("m", variant.m), ("n", variant.n)) if size}
     if variant.layout is None:
-        return {"k": variant.k} if variant.k else {}
-    return {"k": variant.k, "layout": "".join(t.value for t in variant.layout)}
+        return {"k": variant.k, **sizes} if variant.k else sizes
+    return {"k": variant.k, "layout": "".join(t.value for t in variant.layout), **sizes}
 
 
 def _variant(data: dict[str, Any]) -> Variant:
     layout = data.get("layout")
     stored = None if layout is None else (Transpose(layout[0]), Transpose(layout[1]))
-    return Variant(number=data["number"], k=data.get("k", 0), layout=stored)
+    sizes = {name: data.get(name, 0) for name in ("k", "m", "n")}
+    return Variant(number=data["number"], layout=stored, **sizes)
 
 
 def retyped(rule: Rule, types: Types) -> Rule:
