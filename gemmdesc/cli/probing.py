@@ -132,7 +132,8 @@ def options_for(
     from gemmdesc.errors import InvalidInputError
     from gemmdesc.probe.campaign import Options
     from gemmdesc.probe.campaign import quick as shortened
-    from gemmdesc.probe.sampling import Kind, scope_named
+    from gemmdesc.probe.facets import Kind
+    from gemmdesc.probe.sampling import scope_named
 
     if opener.simulated:
         if kind != Kind.PLAIN.value:
@@ -178,8 +179,8 @@ def measure_kinds(
         ProfileError: the profile to join is of another card or build of the library; nothing is asked or written.
         CampaignError: ``seconds`` are over; kinds that ended are published, and what else was learned is on disk.
     """
+    from gemmdesc.probe.facets import Kind
     from gemmdesc.probe.offline import kind_folder
-    from gemmdesc.probe.sampling import Kind
     from gemmdesc.probe.workers import ProcessPool
     from gemmdesc.profiles import publish, user_folder
 

@@ -1,4 +1,4 @@
-"""A whole campaign: scan, divide the answers into rows of one rule each, verify them, until few are unseen; then depth."""
+"""A whole campaign: scan, divide the answers into rows of one rule, verify them, until few are unseen; then depth."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def chosen_answers(
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What comparisons say of a row: how many came out ``equal``, how many speak against it, and which answers lack one.
+    """What comparisons say of a row: how many came out ``equal``, how many are ``against`` it, which answers lack one.
 
     A campaign that was cut short, or whose reference failed, has answers that nothing was compared on.
     """

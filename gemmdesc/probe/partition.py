@@ -254,7 +254,7 @@ class Partition:
             self._report("try", done, len(tasks))
 
     def _take_foretold(self, node: Node, found: Solved | None) -> None:
-        """Classes for which the prior foretells what was found for the node's lead go untried: verifying compares all."""
+        """Classes for which the prior foretells what the node's lead showed go untried: verifying compares them all."""
         if found is None or found.rule is None:
             return
         for key in node.classes:
