@@ -123,15 +123,23 @@ class Campaign:
         if self._options.cuda_cores:
             self._set_rows(self._partition.seek_cuda_cores(self._rows))
             yield from self._until_few_unseen(len(self._tally.blocks))
+        yield
         self._timed("depth", self._verify_and_repair, self._verification.deepen)
 
     def missing(self) -> float:
-        """The share of queries that no row is verified for yet, though a rule was found or is still sought."""
+        """The share of queries that no row is verified for yet, though a rule was found or is still to be sought."""
         if not self._tally.queries:
             return 1.0
         counts = self._tally.counts
-        untaken = sum(count for key, count in counts.items() if self._index.find(key) is None)
+        untaken = sum(count for key, count in counts.items() if self._is_sought(self._index.find(key)))
         return untaken / counts.total() + self._verification.unserved(self._tally, self._index) + self._unseen()
+
+    def _is_sought(self, row: Row | None) -> bool:
+        """Whether a rule is still to be sought for answers of ``row``, or for those that no row takes."""
+        if row is None:
+            return True
+        waiting = self._options.cuda_cores and not self._partition.cuda_cores and row.solved.rule is None
+        return waiting and any(self._partition.book.is_scalar(c) for c in row.classes)
 
     def _until_few_unseen(self, blocks: int) -> Iterator[None]:
         while True:
