@@ -29,10 +29,10 @@ from gemmdesc.cli.probing import COMPARED_ANSWERS
 from gemmdesc.cli.serving import known_rows
 from gemmdesc.library.interface import Library
 from gemmdesc.library.torch_settings import TorchSettings, read_settings
-from gemmdesc.probe.campaign import Campaign, Options, quick
+from gemmdesc.probe.campaign import Campaign, Findings, Options, quick
 from gemmdesc.probe.offline import campaign_folders, kind_folder, recorded_findings
 from gemmdesc.probe.partition import Report
-from gemmdesc.probe.publish import make_profile
+from gemmdesc.probe.publish import make_profile, prior_of
 from gemmdesc.probe.sampling import EXPLAINED_KINDS, Regime, chosen_kinds, scope_named
 from gemmdesc.probe.several import run_several
 from gemmdesc.probe.workers import InProcess, ProcessPool, Workers
@@ -100,16 +100,32 @@ def probe(plan: Plan, folder: Path, seconds: float) -> dict[str, dict[str, Any]]
     """All kinds' campaigns, by turns."""
     with plan.pool(plan.opener) as workers:
         library = workers.library
-        prior = known_rows(library.device, library.identity, folder.parent / "profiles")
+        made: dict[str, Campaign] = {}
 
         def opened(name: str) -> Callable[[Report], Campaign]:
-            return lambda report: Campaign(workers, plan.options(name), kind_folder(folder, name), report, prior)
+            def opening(report: Report) -> Campaign:
+                options = plan.options(name)
+                kind, known = options.scope.kind, folder.parent / "profiles"
+                prior = [
+                    *known_rows(library.device, library.identity, known, kind),
+                    # What this call has found of plain products is not published yet.
+                    *(row for c in made.values() for row in prior_of(_profile(c.findings(), library), kind)),
+                ]
+                made[name] = Campaign(workers, options, kind_folder(folder, name), report, prior)
+                return made[name]
+
+            return opening
 
         came = run_several({name: opened(name) for name in plan.kinds}, seconds, _silent)
     found = {name: {k: round(v, 6) if k == "missing" else v for k, v in vars(c).items()} for name, c in came.items()}
     for name, counts in found.items():
         print(name, counts, flush=True)
     return found
+
+
+def _profile(findings: Findings, library: Library) -> Profile:
+    command, day = " ".join(["python", *sys.argv]), date.today().isoformat()
+    return make_profile(findings, library.device, library.identity, command=command, date=day)
 
 
 def _silent(phase: str, done: int, total: int | None) -> None:

@@ -191,7 +191,7 @@ def measure_kinds(
         library, device = identity_with_digest(pool.library), pool.library.device
         base = serving_profile(device, library, out)
         for name, options in plans.items():
-            prior = () if name == Kind.PLAIN.value else known_rows(device, library, out)
+            prior = () if name == Kind.PLAIN.value else known_rows(device, library, out, options.scope.kind)
             kept = kind_folder(records or campaign_folder(device, library, options.seed), name)
             progress.say(f"{name}: cuBLASLt {library.version} on {device.name or device.folder}; records in {kept}")
             measured, findings = _campaign(pool, options, kept, report, prior)

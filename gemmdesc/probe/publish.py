@@ -11,6 +11,7 @@ from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Findings
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.comparisons import FEWEST_COMPARED, chosen_answers, standing
+from gemmdesc.probe.facets import FACETS, Kind
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex, Solved
 from gemmdesc.probe.sampling import draw_problem, name_of
 from gemmdesc.probe.trials import Verified
@@ -67,14 +68,18 @@ def make_profile(
     )
 
 
-def prior_of(profile: Profile) -> tuple[Row, ...]:
-    """The verified rows of plain products, as a campaign about another kind takes them for first guesses."""
-    found = []
+def prior_of(profile: Profile, kind: Kind = Kind.BIAS) -> tuple[Row, ...]:
+    """The verified rows of plain products, as a campaign about ``kind`` takes them for first guesses.
+
+    Of products of the same compute type, that is, and accumulated as fast.
+    """
+    found, facets = [], FACETS[kind]
     for row in profile.rows:
         f, named = row.key.family, dict(row.key.answer)
         bare = f.epilogue is Epilogue.DEFAULT and f.alpha_class is ScalarClass.ONE and f.c_class is ScalarClass.ZERO
         ruled = isinstance(row.outcome, RuleOutcome) and row.evidence.level is Level.VERIFIED
-        if not (bare and ruled) or f.batched or "splitk_num" in named:
+        alike = f.compute_type is facets.compute_type and f.fast_accumulation is facets.fast
+        if not (bare and ruled and alike) or f.batched or "splitk_num" in named:
             continue
         assert isinstance(row.outcome, RuleOutcome)
         key = AnswerKey(types=(f.a_dtype, f.b_dtype, f.d_dtype), values=tuple(named.get(n) for n in ANSWER_ATTRIBUTES))
