@@ -18,6 +18,7 @@ from gemmdesc.probe import scan, verification
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Campaign, Findings, Options
 from gemmdesc.probe.offline import recorded_findings
+from gemmdesc.probe.partition import Report
 from gemmdesc.probe.prior import Prior, first_rules
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Node, Row, Solved, families
 from gemmdesc.probe.publish import make_profile, prior_of
@@ -88,6 +89,29 @@ def test_guesses_are_the_rows_rule_with_what_was_found_to_follow() -> None:
     assert PRIOR.guesses(unknown, found) == ()
 
 
+def test_the_row_s_rule_is_foretold_with_what_follows() -> None:
+    plain, split = (next(c for c in CLASSES if c.attribute("custom_option") == o) for o in (0, 1))
+    assert PRIOR.foretells(plain, following(PLAIN))
+    assert PRIOR.foretells(split, following(SPLIT, opens=True))
+    assert not PRIOR.foretells(split, following(PLAIN))
+    assert not PRIOR.foretells(next(c for c in CLASSES if c.attribute("custom_option") == 2), following(PLAIN))
+    assert not Prior().foretells(plain, following(PLAIN))
+
+
+def test_a_rule_read_without_slices_is_restated_as_the_row_s() -> None:
+    """Without slices, one chain and slices are the same; with some, or under another order, they are not."""
+    split = next(c for c in CLASSES if c.attribute("custom_option") == 1)
+    chain = following(PLAIN)
+    one, two = ({"k": 100, "splitk_num": slices} for slices in (1, 2))
+    assert PRIOR.restated(split, chain, [one]) == following(SPLIT)
+    assert PRIOR.restated(split, chain, [one, two]) == chain
+    assert PRIOR.restated(split, chain, []) == chain
+    other = following(Order(instruction_k=4).rule())
+    assert PRIOR.restated(split, other, [one]) == other
+    unknown = next(c for c in CLASSES if c.attribute("custom_option") == 2)
+    assert PRIOR.restated(unknown, chain, [one]) == chain
+
+
 def test_rules_are_tried_once_and_in_order() -> None:
     assert first_rules([SPLIT, PLAIN, SPLIT]) == (SPLIT, PLAIN)
     assert first_rules([SPLIT, PLAIN], 1) == (SPLIT,)
@@ -116,13 +140,13 @@ def small() -> Iterator[None]:
 
 
 def campaign(
-    name: str, folder: Path, prior: Sequence[Row] = (), compared: int | None = None
+    name: str, folder: Path, prior: Sequence[Row] = (), compared: int | None = None, report: Report = lambda *_: None
 ) -> tuple[Findings, dict[str, int]]:
     scope = replace(small_scopes((name,))[name], dtypes=(DType.FLOAT16,), output_float32=False)
     options = Options(
         scope=scope, seed=3, first_blocks=1, target_unseen=1.0, cuda_cores=False, compared_answers=compared
     )
-    found = Campaign(InProcess(library_of_many()), options, folder, lambda *_: None, prior).run()
+    found = Campaign(InProcess(library_of_many()), options, folder, report, prior).run()
     counts = {n: len((folder / f"{n}.jsonl").read_text().splitlines()) for n in ("classes", "trials", "verified")}
     counts["readings"] = sum(len(o.readings) for o in found.outcomes.values())
     return found, counts
@@ -153,10 +177,19 @@ def test_a_campaign_with_a_prior_finds_the_same_rules_with_fewer_readings(
     prior: tuple[Row, ...], alone: Alone, tmp_path: Path
 ) -> None:
     assert prior
-    guided, counts = campaign("bias", tmp_path / "guided", prior)
+    guided_tries = 0
+
+    def report(phase: str, done: int, total: int | None) -> None:
+        nonlocal guided_tries
+        guided_tries += phase == "try"
+
+    guided, counts = campaign("bias", tmp_path / "guided", prior, report=report)
     assert set(rules_of(guided).values()) == set(rules_of(alone[0]).values())
     assert counts["readings"] < alone[1]["readings"]
     assert counts["trials"] <= alone[1]["trials"]
+    # All eight classes of the four orders are foretold, so that none is tried; every answer is compared.
+    assert guided_tries == 0
+    assert {v.key for v in guided.comparisons.all() if v.variant.natural} == set(guided.tally.counts)
 
 
 def test_a_wrong_prior_is_given_up(prior: tuple[Row, ...], alone: Alone, tmp_path: Path) -> None:

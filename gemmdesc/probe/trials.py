@@ -233,6 +233,7 @@ def _variants(library: Library, natural: Example, by_layout: bool) -> list[Examp
     """The answer on other problems, in all layouts or in its own; small ones first."""
     own = (natural.problem.transa, natural.problem.transb)
     made = dict.fromkeys([*elsewhere(library, [natural]), *other_layouts(library, [natural])])
+    made.pop(natural, None)
     kept = [e for e in made if by_layout or (e.problem.transa, e.problem.transb) == own]
     return sorted(kept, key=lambda e: e.problem.k)
 
