@@ -8,8 +8,9 @@ from time import monotonic
 from typing import Protocol
 
 from gemmdesc.errors import CampaignError
-from gemmdesc.probe.partition import Report
 
+#: Called with a phase's name, how much of it is done, and of how much.
+Report = Callable[[str, int, int | None], None]
 #: Seconds that a campaign may go on once it is its turn: what is left half-way is begun again with its next one.
 _LEAST_TURN = 60.0
 
