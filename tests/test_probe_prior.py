@@ -189,6 +189,8 @@ def test_a_campaign_with_a_prior_finds_the_same_rules_with_fewer_readings(
     assert counts["trials"] <= alone[1]["trials"]
     # All eight classes go untried under the rules foretold for them; every answer is compared.
     classes = {k.only(CLASS_ATTRIBUTES) for k in guided.tally.counts}
+    # Nor are their families surveyed, whose slices the prior knows.
+    assert (tmp_path / "guided" / "survey.jsonl").exists() is False
     assert guided_tries == counts["trials"] - len(classes)
     assert {v.key for v in guided.comparisons.all() if v.variant.natural} == set(guided.tally.counts)
 
@@ -197,6 +199,24 @@ def test_a_wrong_prior_is_given_up(prior: tuple[Row, ...], alone: Alone, tmp_pat
     wrong = [replace(r, solved=Solved(rule=Order(instruction_k=4).rule())) for r in prior]
     misled, _ = campaign("bias", tmp_path / "misled", wrong)
     assert set(rules_of(misled).values()) == set(rules_of(alone[0]).values())
+
+
+def test_what_was_foretold_wrongly_is_refuted_and_sought(
+    prior: tuple[Row, ...], alone: Alone, tmp_path: Path
+) -> None:
+    """One row for all classes with the rule of a quarter of them: verifying tells, and its family is surveyed then."""
+    met = Counter[AnswerKey]()
+    for answer, count in alone[0].tally.counts.items():
+        met[answer.only(CLASS_ATTRIBUTES)] += count
+    # The class that is read first, so that its rule is found and foretold for the others.
+    lead = met.most_common(1)[0][0].attribute("custom_option")
+    first = next(r for r in prior if r.key.attribute("custom_option") == lead)
+    undivided = replace(first, key=first.key.only(("algo_id",)), named=("algo_id",))
+    misled, counts = campaign("bias", tmp_path / "misled", [undivided])
+    assert '"different"' in (tmp_path / "misled" / "verified.jsonl").read_text()
+    assert (tmp_path / "misled" / "survey.jsonl").exists()
+    assert set(rules_of(misled).values()) == set(rules_of(alone[0]).values())
+    assert counts["trials"] > len({k.only(CLASS_ATTRIBUTES) for k in misled.tally.counts})
 
 
 def test_fewer_answers_of_a_class_may_be_compared(tmp_path: Path) -> None:

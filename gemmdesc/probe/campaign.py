@@ -90,6 +90,7 @@ class Campaign:
             workers, self._source, known, options.verify_draws, report, self._journal, options.compared_answers
         )
         self._surveyed: set[int] = set()
+        self._doubted: set[int] = set()
         for data in self._journal.read("survey"):
             self._partition.book.observe((reading_from_plain(data),))
         for data in self._journal.read("surveyed"):
@@ -167,13 +168,18 @@ class Campaign:
             self._report("scan", done, len(tasks))
 
     def _survey(self) -> None:
-        """Read several answers of every family not read yet; one that was cut short is read again from its start."""
+        """Read several answers of every family not read yet; one that was cut short is read again from its start.
+
+        Families whose slices the prior knows are read only once a rule of theirs has failed.
+        """
         look = Survey(self._workers, self._source, self._tally, self._partition.book, self._report)
-        for reading in look.run(frozenset(self._surveyed)):
+        spared = self._partition.foreknown(self._tally) - self._doubted
+        for reading in look.run(frozenset(self._surveyed) | spared):
             self._journal.append("survey", reading_to_plain(reading))
-        if not look.families <= self._surveyed:
-            self._journal.append("surveyed", {"families": sorted(look.families - self._surveyed)})
-            self._surveyed |= look.families
+        read = look.families - spared
+        if not read <= self._surveyed:
+            self._journal.append("surveyed", {"families": sorted(read - self._surveyed)})
+            self._surveyed |= read
 
     def _make_rows(self) -> None:
         """Rows for classes that none takes yet."""
@@ -194,6 +200,8 @@ class Campaign:
             failed = compare(self._tally, self._index)
             if not failed:
                 return
+            self._doubted.update(row.key.attribute("algo_id") or 0 for row, _ in failed)
+            self._timed("survey", self._survey)
             bad = {row.key for row, _ in failed}
             good = [r for r in self._rows if r.key not in bad]
             self._set_rows(self._partition.merge([*good, *self._partition.repair(self._tally, failed)]))

@@ -59,6 +59,8 @@ class Partition:
         self._workers, self._draws, self._report, self._journal = workers, draws, report, journal
         self._prior = Prior(prior)
         self._trials: dict[tuple[str, AnswerKey], bool] = {}
+        self._foretold: set[tuple[str, AnswerKey]] = set()
+        self._failed: set[str] = set()
         self._witnesses: dict[AnswerKey, list[Variant]] = {}
         self._numbers: dict[AnswerKey, list[int]] = {}
         self._counts: Counter[AnswerKey] = Counter()
@@ -66,7 +68,9 @@ class Partition:
         for data in journal.read("classes"):
             self.book.recall(*records.outcome_from_plain(data))
         for data in journal.read("trials"):
-            self._trials[data["rule"], records.key_of(data)] = data["given"]
+            place = (data["rule"], records.key_of(data))
+            self._trials[place] = data["given"]
+            (self._foretold.add if data.get("foretold") else self._foretold.discard)(place)
 
     def seek_cuda_cores(self, rows: Sequence[Row]) -> list[Row]:
         """From now on seek orders of classes that show no fused step too; the rows, less those without one so far.
@@ -80,6 +84,11 @@ class Partition:
         for key in unsought:
             del self.book.outcomes[key]
         return [r for r in rows if r.solved.rule is not None or unsought.isdisjoint(r.classes)]
+
+    def foreknown(self, tally: Tally) -> frozenset[int]:
+        """Families (``algo_id``) of all of whose classes met the prior has a rule."""
+        unknown = {_family(key) for key in tally.counts if not self._prior.has_rule(key)}
+        return frozenset({_family(key) for key in tally.counts} - unknown)
 
     def make_rows(self, tally: Tally, classes: Sequence[AnswerKey]) -> list[Row]:
         """Rows for ``classes``, which no row takes yet."""
@@ -119,6 +128,11 @@ class Partition:
         self._index(tally)
         nodes = []
         for row, classes in failed:
+            # Where some of what was foretold is wrong, the rest is tried.
+            self._failed.add(_name(row.solved))
+            for place in {(_name(row.solved), key) for key in row.classes} & self._foretold:
+                self._foretold.discard(place)
+                del self._trials[place]
             for key, variant in classes.items():
                 self._trials[_name(row.solved), key] = False
                 witnesses = self._witnesses.setdefault(key, [])
@@ -255,13 +269,15 @@ class Partition:
 
     def _take_foretold(self, node: Node, found: Solved | None) -> None:
         """Classes for which the prior foretells what the node's lead showed go untried: verifying compares them all."""
-        if found is None or found.rule is None:
+        if found is None or found.rule is None or found.rule.text in self._failed:
             return
         for key in node.classes:
             place = (found.rule.text, key)
             if place not in self._trials and self._prior.foretells(key, found.rule):
                 self._trials[place] = True
-                self._journal.append("trials", records.trial_to_plain(found.rule.text, key, given=True))
+                self._foretold.add(place)
+                record = records.trial_to_plain(found.rule.text, key, given=True, foretold=True)
+                self._journal.append("trials", record)
 
     def _settle(self, node: Node, found: Solved | None) -> tuple[list[Row], list[Node]]:
         """Rows where the node is settled, and nodes to go on with where it was divided."""

@@ -42,6 +42,11 @@ class Prior:
         """Whether any row is of the class's family."""
         return key.only(FAMILY_ATTRIBUTES) in self._families
 
+    def has_rule(self, key: AnswerKey) -> bool:
+        """Whether the class would fall into a row that has a rule."""
+        row = self._index.find(key)
+        return row is not None and row.solved.rule is not None
+
     def divided(self, node: Node) -> list[Node]:
         """The node's classes by those attributes that divide the rows of its family."""
         rows = self._families.get(node.classes[0].only(FAMILY_ATTRIBUTES), [])

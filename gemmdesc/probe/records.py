@@ -84,9 +84,9 @@ def outcome_from_plain(data: dict[str, Any]) -> tuple[AnswerKey, ClassOutcome]:
     )
 
 
-def trial_to_plain(rule: str, key: AnswerKey, given: bool) -> dict[str, Any]:
-    """Whether the rule with that text (or "scalar") gave a class's bytes."""
-    return {"key": key_to_plain(key), "rule": rule, "given": given}
+def trial_to_plain(rule: str, key: AnswerKey, given: bool, *, foretold: bool = False) -> dict[str, Any]:
+    """Whether the rule with that text (or "scalar") gave a class's bytes; ``foretold``: it was not tried."""
+    return {"key": key_to_plain(key), "rule": rule, "given": given, **({"foretold": True} if foretold else {})}
 
 
 def key_of(data: dict[str, Any]) -> AnswerKey:
