@@ -3,11 +3,11 @@
     python scripts/measure_kinds.py OUT [--kinds tf32,bias] [--seconds 560] [--share 0.7] [--workers 14]
                                         [--quick] [--tensor-cores] [--shapes 2000] [--simulated]
 
-Each kind's campaign gets an equal part of the share of the time that is for probing; one that has not ended by then
-goes on with the next call.  Its rows that are verified by then are published under OUT/profiles, and `verify --replay
---kind` compares the profile with the library at shapes of other seeds until the time is over.  OUT/campaign and
-OUT/verify resume; OUT/counts.json holds what each kind came to.  The same as `gemmdesc probe --kind` and `gemmdesc
-verify --replay --kind`, within one limit of time.
+Campaigns take turns for the share of the time that is for probing: each has a first one, in the order named, then the
+one of which most queries would still decline goes on.  What has not ended by then goes on with the next call.  Rows
+that are verified by then are published under OUT/profiles, and `verify --replay --kind` compares the profile with the
+library at shapes of other seeds until the time is over.  OUT/campaign and OUT/verify resume; OUT/counts.json holds what
+each kind came to.  The same as `gemmdesc probe --kind` and `gemmdesc verify --replay --kind`, within one limit of time.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from typing import Any
 
 from gemmdesc.cli.probing import COMPARED_ANSWERS
 from gemmdesc.cli.serving import known_rows
-from gemmdesc.errors import CampaignError
 from gemmdesc.library.interface import Library
 from gemmdesc.library.torch_settings import TorchSettings, read_settings
-from gemmdesc.probe.campaign import Campaign, Options, quick
+from gemmdesc.probe.campaign import Campaign, Findings, Options, quick
 from gemmdesc.probe.offline import campaign_folders, kind_folder, recorded_findings
-from gemmdesc.probe.publish import make_profile
+from gemmdesc.probe.partition import Report
+from gemmdesc.probe.publish import make_profile, prior_of
 from gemmdesc.probe.sampling import EXPLAINED_KINDS, Regime, chosen_kinds, scope_named
+from gemmdesc.probe.several import run_several
 from gemmdesc.probe.workers import InProcess, ProcessPool, Workers
 from gemmdesc.profiles import Profile, merge_profiles, profile_digest, publish, read_profile
 from gemmdesc.verification.kind_records import kinds_summary
@@ -43,6 +44,8 @@ from gemmdesc.verification.replayed import ReplayBenchFactory
 SEED = 0
 #: Queries of a rehearsal's campaign.
 FEW = 1500
+#: Blocks that a campaign scans before it first makes rows: few, so that the answers met most often are served soon.
+FIRST_BLOCKS = 100
 
 
 class Real:
@@ -83,7 +86,10 @@ class Plan:
         if self.simulated:
             small = replace(scope, regimes=(Regime.SMALL,))
             return Options(scope=small, seed=SEED, first_blocks=1, most_queries=FEW, target_unseen=1.0)
-        options = Options(scope=scope, seed=SEED, cuda_cores=self.cuda_cores, compared_answers=COMPARED_ANSWERS)
+        options = Options(
+            scope=scope, seed=SEED, cuda_cores=self.cuda_cores, compared_answers=COMPARED_ANSWERS,
+            first_blocks=FIRST_BLOCKS,
+        )  # fmt: skip
         return quick(options) if self.quick else options
 
     def pool(self, opener: Callable[[], Library]) -> AbstractContextManager[Workers]:
@@ -91,37 +97,39 @@ class Plan:
 
 
 def probe(plan: Plan, folder: Path, seconds: float) -> dict[str, dict[str, Any]]:
-    """Every kind's campaign, each for its part of the time."""
-    found: dict[str, dict[str, Any]] = {}
+    """All kinds' campaigns, by turns."""
     with plan.pool(plan.opener) as workers:
         library = workers.library
-        prior = known_rows(library.device, library.identity, folder.parent / "profiles")
-        for at, name in enumerate(plan.kinds):
-            began = time.monotonic()
-            seconds_left = seconds / (len(plan.kinds) - at)
-            try:
-                Campaign(
-                    workers, plan.options(name), kind_folder(folder, name), _until(began + seconds_left), prior
-                ).run()
-                ended = True
-            except CampaignError as error:
-                ended = False
-                print(f"{name}: {error}", flush=True)
-            spent = time.monotonic() - began
-            seconds -= spent
-            found[name] = {"ended": ended, "seconds": round(spent, 1)}
-            print(name, found[name], flush=True)
+        made: dict[str, Campaign] = {}
+
+        def opened(name: str) -> Callable[[Report], Campaign]:
+            def opening(report: Report) -> Campaign:
+                options = plan.options(name)
+                kind, known = options.scope.kind, folder.parent / "profiles"
+                prior = [
+                    *known_rows(library.device, library.identity, known, kind),
+                    # What this call has found of plain products is not published yet.
+                    *(row for c in made.values() for row in prior_of(_profile(c.findings(), library), kind)),
+                ]
+                made[name] = Campaign(workers, options, kind_folder(folder, name), report, prior)
+                return made[name]
+
+            return opening
+
+        came = run_several({name: opened(name) for name in plan.kinds}, seconds, _silent)
+    found = {name: {k: round(v, 6) if k == "missing" else v for k, v in vars(c).items()} for name, c in came.items()}
+    for name, counts in found.items():
+        print(name, counts, flush=True)
     return found
 
 
-def _until(end: float) -> Callable[[str, int, int | None], None]:
-    """Raises CampaignError once the time is over; what was reported is on disk by then."""
+def _profile(findings: Findings, library: Library) -> Profile:
+    command, day = " ".join(["python", *sys.argv]), date.today().isoformat()
+    return make_profile(findings, library.device, library.identity, command=command, date=day)
 
-    def report(phase: str, done: int, total: int | None) -> None:
-        if time.monotonic() > end:
-            raise CampaignError(f"time must suffice; the same command goes on (got to {phase} {done} of {total})")
 
-    return report
+def _silent(phase: str, done: int, total: int | None) -> None:
+    """The counts say what came of it."""
 
 
 def published(folder: Path, out: Path) -> tuple[Profile, dict[str, dict[str, int]]]:
@@ -152,7 +160,7 @@ def verify(plan: Plan, profile: Profile, folder: Path, options: KindOptions) -> 
     digest = profile_digest(profile)
     identity = {"library": str(profile.library.version), "device": profile.device.folder, "profile": digest}
     with plan.pool(bench) as workers:
-        return kinds_summary(run_kinds(workers, scopes, options, folder / digest[:12], identity, _until(float("inf"))))
+        return kinds_summary(run_kinds(workers, scopes, options, folder / digest[:12], identity, _silent))
 
 
 def main() -> int:
@@ -170,8 +178,10 @@ def main() -> int:
     parser.add_argument("--simulated", action="store_true", help="rehearse on hidden rules, small problems only")
     given = parser.parse_args()
     end = time.monotonic() + given.seconds
+    named = given.kinds.split(",")
+    kinds = sorted(chosen_kinds(named), key=lambda n: named.index(n) if n in named else len(named))
     plan = Plan(
-        opener=Simulated() if given.simulated else Real(given.library), kinds=chosen_kinds(given.kinds.split(",")),
+        opener=Simulated() if given.simulated else Real(given.library), kinds=tuple(kinds),
         workers=given.workers, simulated=given.simulated, quick=given.quick, cuda_cores=not given.tensor_cores,
     )  # fmt: skip
     found: dict[str, Any] = {"probe": probe(plan, given.out / "campaign", given.share * given.seconds)}

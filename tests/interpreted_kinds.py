@@ -27,7 +27,8 @@ from gemmdesc.operands import DenseOperand, torch_integer
 from gemmdesc.ops import problems
 from gemmdesc.plan import Planner
 from gemmdesc.plan.problems import every_matrix
-from gemmdesc.probe.sampling import Kind, Scope, draw_problem
+from gemmdesc.probe.facets import Kind
+from gemmdesc.probe.sampling import Scope, draw_problem
 from gemmdesc.problem import GemmProblem, Refused, environment
 from gemmdesc.regions import evaluate_regions
 from gemmdesc.verification import kind_kernels

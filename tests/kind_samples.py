@@ -67,7 +67,7 @@ def rule_of(p: GemmProblem, answer: AlgoConfig) -> Rule:
 
 def _in_place(p: GemmProblem, answer: AlgoConfig) -> bool:
     """Whether slices are summed in D itself, the first taking C or the bias in, as algo_id 24 of an H200 does."""
-    takes = p.beta is not ScalarClass.ZERO or p.epilogue in BIASED
+    takes = p.alpha is ScalarClass.ONE and (p.beta is not ScalarClass.ZERO or p.epilogue in BIASED)
     return takes and answer.algo_id == 21 and answer.splitk_num > 1 and not is_float8(p.a_dtype)
 
 
@@ -91,7 +91,7 @@ def _order(p: GemmProblem, answer: AlgoConfig) -> Order:
 
 
 def _epilogue(p: GemmProblem, answer: AlgoConfig) -> tuple[EpilogueStep, ...]:
-    steps: list[EpilogueStep] = [Scale()] if is_float8(p.a_dtype) else []
+    steps: list[EpilogueStep] = [Scale()] if is_float8(p.a_dtype) or p.alpha is ScalarClass.OTHER else []
     if p.beta is not ScalarClass.ZERO:
         # One family rounds the product to D's type first.
         narrow = answer.algo_id == 21 and p.d_dtype is not DType.FLOAT32 and not _in_place(p, answer)

@@ -17,10 +17,10 @@ from gemmdesc.errors import CampaignError, InvalidInputError, ProfileError
 from gemmdesc.library.interface import Library
 from gemmdesc.probe import scan, verification, workers
 from gemmdesc.probe.campaign import Options
+from gemmdesc.probe.facets import Kind
 from gemmdesc.probe.sampling import (
     EXPLAINED_KINDS,
     KIND_NAMES,
-    Kind,
     Scope,
     chosen_kinds,
     name_of,

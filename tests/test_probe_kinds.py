@@ -11,6 +11,7 @@ from gemmdesc.descriptor import ScalarStep
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.plain import answer_from_plain, problem_from_plain
 from gemmdesc.probe.experiments import ReferenceFailed
+from gemmdesc.probe.facets import Kind
 from gemmdesc.probe.infer import Unexplained
 from gemmdesc.probe.kinds import ReadItem, ScanItem, equal_verdicts, in_turn, merged, read_kind, rules_of, scan_kind
 from gemmdesc.probe.raw import RawReader, RecordingReader
@@ -18,7 +19,7 @@ from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import reading_from_plain
 from gemmdesc.probe.recorded import hold_against
-from gemmdesc.probe.sampling import Kind, Regime, Scope, draw_problem, scope_of_kind
+from gemmdesc.probe.sampling import Regime, Scope, draw_problem, scope_of_kind
 from gemmdesc.rule import parse_rule
 from tests.kind_samples import answer_of, library_of_kinds
 from tests.probe_samples import FP32, Order, library_of, sample_answer, sample_problem

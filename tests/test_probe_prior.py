@@ -18,6 +18,7 @@ from gemmdesc.probe import scan, verification
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Campaign, Findings, Options
 from gemmdesc.probe.offline import recorded_findings
+from gemmdesc.probe.partition import Report
 from gemmdesc.probe.prior import Prior, first_rules
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Node, Row, Solved, families
 from gemmdesc.probe.publish import make_profile, prior_of
@@ -88,6 +89,29 @@ def test_guesses_are_the_rows_rule_with_what_was_found_to_follow() -> None:
     assert PRIOR.guesses(unknown, found) == ()
 
 
+def test_the_row_s_rule_is_foretold_with_what_follows() -> None:
+    plain, split = (next(c for c in CLASSES if c.attribute("custom_option") == o) for o in (0, 1))
+    assert PRIOR.foretells(plain, following(PLAIN))
+    assert PRIOR.foretells(split, following(SPLIT, opens=True))
+    assert not PRIOR.foretells(split, following(PLAIN))
+    assert not PRIOR.foretells(next(c for c in CLASSES if c.attribute("custom_option") == 2), following(PLAIN))
+    assert not Prior().foretells(plain, following(PLAIN))
+
+
+def test_a_rule_read_without_slices_is_restated_as_the_row_s() -> None:
+    """Without slices, one chain and slices are the same; with some, or under another order, they are not."""
+    split = next(c for c in CLASSES if c.attribute("custom_option") == 1)
+    chain = following(PLAIN)
+    one, two = ({"k": 100, "splitk_num": slices} for slices in (1, 2))
+    assert PRIOR.restated(split, chain, [one]) == following(SPLIT)
+    assert PRIOR.restated(split, chain, [one, two]) == chain
+    assert PRIOR.restated(split, chain, []) == chain
+    other = following(Order(instruction_k=4).rule())
+    assert PRIOR.restated(split, other, [one]) == other
+    unknown = next(c for c in CLASSES if c.attribute("custom_option") == 2)
+    assert PRIOR.restated(unknown, chain, [one]) == chain
+
+
 def test_rules_are_tried_once_and_in_order() -> None:
     assert first_rules([SPLIT, PLAIN, SPLIT]) == (SPLIT, PLAIN)
     assert first_rules([SPLIT, PLAIN], 1) == (SPLIT,)
@@ -116,13 +140,13 @@ def small() -> Iterator[None]:
 
 
 def campaign(
-    name: str, folder: Path, prior: Sequence[Row] = (), compared: int | None = None
+    name: str, folder: Path, prior: Sequence[Row] = (), compared: int | None = None, report: Report = lambda *_: None
 ) -> tuple[Findings, dict[str, int]]:
     scope = replace(small_scopes((name,))[name], dtypes=(DType.FLOAT16,), output_float32=False)
     options = Options(
         scope=scope, seed=3, first_blocks=1, target_unseen=1.0, cuda_cores=False, compared_answers=compared
     )
-    found = Campaign(InProcess(library_of_many()), options, folder, lambda *_: None, prior).run()
+    found = Campaign(InProcess(library_of_many()), options, folder, report, prior).run()
     counts = {n: len((folder / f"{n}.jsonl").read_text().splitlines()) for n in ("classes", "trials", "verified")}
     counts["readings"] = sum(len(o.readings) for o in found.outcomes.values())
     return found, counts
@@ -153,16 +177,46 @@ def test_a_campaign_with_a_prior_finds_the_same_rules_with_fewer_readings(
     prior: tuple[Row, ...], alone: Alone, tmp_path: Path
 ) -> None:
     assert prior
-    guided, counts = campaign("bias", tmp_path / "guided", prior)
+    guided_tries = 0
+
+    def report(phase: str, done: int, total: int | None) -> None:
+        nonlocal guided_tries
+        guided_tries += phase == "try"
+
+    guided, counts = campaign("bias", tmp_path / "guided", prior, report=report)
     assert set(rules_of(guided).values()) == set(rules_of(alone[0]).values())
     assert counts["readings"] < alone[1]["readings"]
     assert counts["trials"] <= alone[1]["trials"]
+    # All eight classes go untried under the rules foretold for them; every answer is compared.
+    classes = {k.only(CLASS_ATTRIBUTES) for k in guided.tally.counts}
+    # Nor are their families surveyed, whose slices the prior knows.
+    assert (tmp_path / "guided" / "survey.jsonl").exists() is False
+    assert guided_tries == counts["trials"] - len(classes)
+    assert {v.key for v in guided.comparisons.all() if v.variant.natural} == set(guided.tally.counts)
 
 
 def test_a_wrong_prior_is_given_up(prior: tuple[Row, ...], alone: Alone, tmp_path: Path) -> None:
     wrong = [replace(r, solved=Solved(rule=Order(instruction_k=4).rule())) for r in prior]
     misled, _ = campaign("bias", tmp_path / "misled", wrong)
     assert set(rules_of(misled).values()) == set(rules_of(alone[0]).values())
+
+
+def test_what_was_foretold_wrongly_is_refuted_and_sought(
+    prior: tuple[Row, ...], alone: Alone, tmp_path: Path
+) -> None:
+    """One row for all classes with the rule of a quarter of them: verifying tells, and its family is surveyed then."""
+    met = Counter[AnswerKey]()
+    for answer, count in alone[0].tally.counts.items():
+        met[answer.only(CLASS_ATTRIBUTES)] += count
+    # The class that is read first, so that its rule is found and foretold for the others.
+    lead = met.most_common(1)[0][0].attribute("custom_option")
+    first = next(r for r in prior if r.key.attribute("custom_option") == lead)
+    undivided = replace(first, key=first.key.only(("algo_id",)), named=("algo_id",))
+    misled, counts = campaign("bias", tmp_path / "misled", [undivided])
+    assert '"different"' in (tmp_path / "misled" / "verified.jsonl").read_text()
+    assert (tmp_path / "misled" / "survey.jsonl").exists()
+    assert set(rules_of(misled).values()) == set(rules_of(alone[0]).values())
+    assert counts["trials"] > len({k.only(CLASS_ATTRIBUTES) for k in misled.tally.counts})
 
 
 def test_fewer_answers_of_a_class_may_be_compared(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from gemmdesc.errors import InvalidInputError
 from gemmdesc.plain import problem_from_plain, to_plain
 from gemmdesc.probe.campaign import Options
 from gemmdesc.probe.examples import elsewhere, other_layouts
+from gemmdesc.probe.facets import FACETS, Kind
 from gemmdesc.probe.offline import recorded_scope
 from gemmdesc.probe.records import identity
 from gemmdesc.probe.sampling import (
     FLOAT8_MULTIPLE,
     LARGEST_FLOPS,
-    Kind,
     Regime,
     Scope,
     draw_problem,
@@ -37,7 +37,7 @@ def test_a_problem_is_fixed_by_its_number_and_travels(kind: Kind) -> None:
     problems = drawn(kind, 60)
     assert problems == drawn(kind, 60)
     assert all(problem_from_plain(to_plain(p)) == p for p in problems)
-    if kind not in (Kind.FLOAT8, Kind.FLOAT8_FAST):
+    if not FACETS[kind].float8:
         plain = [draw_problem(Scope(dtypes=scope_of_kind(kind).dtypes), 3, i) for i in range(60)]
         assert [(p.m, p.n, p.k) for p in problems] == [(p.m, p.n, p.k) for p in plain]
 
@@ -83,6 +83,20 @@ def test_epilogues_and_c() -> None:
             assert {p.epilogue for p in drawn(Kind(epilogue.value))} == {epilogue}
     assert {p.beta for p in drawn(Kind.ADD_C)} == {ScalarClass.ONE}
     assert {p.beta for p in drawn(Kind.ADD_BETA_C)} == {ScalarClass.OTHER}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_kind_s_name_says_all_that_its_problems_share(kind: Kind) -> None:
+    words = kind.value
+    beta = ScalarClass.OTHER if "add_beta_c" in words else ScalarClass.ONE if "add_c" in words else ScalarClass.ZERO
+    alpha = ScalarClass.OTHER if "alpha" in words else ScalarClass.ONE
+    after = "_".join(w for w in words.split("_") if w in ("relu", "gelu", "bias")) or "default"
+    for p in drawn(kind, 40):
+        assert (p.alpha, p.beta, p.epilogue) == (alpha, beta, Epilogue(after))
+        assert (p.batch_count > 1) is ("batch" in words)
+        assert is_float8(p.a_dtype) is ("float8" in words)
+        assert p.fast_accumulation is ("fast" in words)
+        assert (p.compute_type is ComputeType.COMPUTE_32F_FAST_TF32) is ("tf32" in words)
 
 
 def test_dtypes_must_be_of_the_kind() -> None:

@@ -132,7 +132,8 @@ def options_for(
     from gemmdesc.errors import InvalidInputError
     from gemmdesc.probe.campaign import Options
     from gemmdesc.probe.campaign import quick as shortened
-    from gemmdesc.probe.sampling import Kind, scope_named
+    from gemmdesc.probe.facets import Kind
+    from gemmdesc.probe.sampling import scope_named
 
     if opener.simulated:
         if kind != Kind.PLAIN.value:
@@ -178,8 +179,8 @@ def measure_kinds(
         ProfileError: the profile to join is of another card or build of the library; nothing is asked or written.
         CampaignError: ``seconds`` are over; kinds that ended are published, and what else was learned is on disk.
     """
+    from gemmdesc.probe.facets import Kind
     from gemmdesc.probe.offline import kind_folder
-    from gemmdesc.probe.sampling import Kind
     from gemmdesc.probe.workers import ProcessPool
     from gemmdesc.profiles import publish, user_folder
 
@@ -190,7 +191,7 @@ def measure_kinds(
         library, device = identity_with_digest(pool.library), pool.library.device
         base = serving_profile(device, library, out)
         for name, options in plans.items():
-            prior = () if name == Kind.PLAIN.value else known_rows(device, library, out)
+            prior = () if name == Kind.PLAIN.value else known_rows(device, library, out, options.scope.kind)
             kept = kind_folder(records or campaign_folder(device, library, options.seed), name)
             progress.say(f"{name}: cuBLASLt {library.version} on {device.name or device.folder}; records in {kept}")
             measured, findings = _campaign(pool, options, kept, report, prior)

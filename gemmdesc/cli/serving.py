@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gemmdesc.probe.facets import Kind
     from gemmdesc.probe.projection import Row
     from gemmdesc.problem import DeviceId, LibraryId
     from gemmdesc.profiles import Profile
@@ -25,14 +26,20 @@ def serving_profile(device: DeviceId, library: LibraryId, out: Path | None) -> P
     return found
 
 
-def known_rows(device: DeviceId, library: LibraryId, out: Path | None) -> tuple[Row, ...]:
-    """The rows of plain products of whatever profile serves this library, or is being written: first guesses."""
+def known_rows(device: DeviceId, library: LibraryId, out: Path | None, kind: Kind) -> tuple[Row, ...]:
+    """First guesses for ``kind``: the rows of plain products of the profile that serves, and of the one being written.
+
+    The latter may be about other kinds only; where both have a row, its is the one that counts.
+    """
     from gemmdesc.errors import Declined
     from gemmdesc.probe.publish import prior_of
     from gemmdesc.profiles import find_profile, profile_folders, profile_to_join, user_folder
 
-    found = profile_to_join(out or user_folder(), device, library) or find_profile(device, library, profile_folders())
-    return () if isinstance(found, Declined) else prior_of(found)
+    serving, joined = (
+        find_profile(device, library, profile_folders()), profile_to_join(out or user_folder(), device, library)
+    )  # fmt: skip
+    known = [p for p in (serving, joined) if p is not None and not isinstance(p, Declined)]
+    return tuple(row for profile in known for row in prior_of(profile, kind))
 
 
 def identity_with_digest(library: Any) -> LibraryId:

@@ -172,7 +172,8 @@ class Sides:
             InvalidInputError: there is no such kind, or the library is simulated and answers plain products only.
         """
         from gemmdesc.errors import InvalidInputError
-        from gemmdesc.probe.sampling import Kind, chosen_kinds, scope_named
+        from gemmdesc.probe.facets import Kind
+        from gemmdesc.probe.sampling import chosen_kinds, scope_named
 
         names = chosen_kinds(kinds)
         if not self.simulated:

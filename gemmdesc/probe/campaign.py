@@ -1,9 +1,9 @@
-"""A whole campaign: scan, divide the answers into rows of one rule each, verify every answer, until few are unseen."""
+"""A whole campaign: scan, divide the answers into rows of one rule, verify them, until few are unseen; then depth."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -90,6 +90,7 @@ class Campaign:
             workers, self._source, known, options.verify_draws, report, self._journal, options.compared_answers
         )
         self._surveyed: set[int] = set()
+        self._doubted: set[int] = set()
         for data in self._journal.read("survey"):
             self._partition.book.observe((reading_from_plain(data),))
         for data in self._journal.read("surveyed"):
@@ -100,26 +101,57 @@ class Campaign:
         self._index = RowIndex(self._rows)
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._asked = 0
+        self._begun = False
 
     def run(self) -> Findings:
         """Go on until the stop rule holds; everything learned is on disk as soon as it is known."""
-        library = self._workers.library
-        self._journal.append("sessions", records.session_to_plain(library.identity, library.device))
-        self._until_few_unseen(self._options.first_blocks)
-        if self._options.cuda_cores:
-            self._set_rows(self._partition.seek_cuda_cores(self._rows))
-            self._until_few_unseen(len(self._tally.blocks))
+        for _ in self.turns():
+            pass
         return self.findings()
 
-    def _until_few_unseen(self, blocks: int) -> None:
+    def turns(self) -> Iterator[None]:
+        """The same in parts: each scans, makes rows and compares what these need to be served; depth comes last.
+
+        Where ``report`` raised, a new iterator goes on, as a campaign on the same folder would.
+        """
+        library = self._workers.library
+        if not self._begun:
+            self._journal.append("sessions", records.session_to_plain(library.identity, library.device))
+            self._begun = True
+        self._partition.cuda_cores = False
+        known = max(self._tally.blocks, default=-1) + 1
+        yield from self._until_few_unseen(max(self._options.first_blocks, known))
+        if self._options.cuda_cores:
+            self._set_rows(self._partition.seek_cuda_cores(self._rows))
+            yield from self._until_few_unseen(len(self._tally.blocks))
+        yield
+        self._timed("depth", self._verify_and_repair, self._verification.deepen)
+
+    def missing(self) -> float:
+        """The share of queries that no row is verified for yet, though a rule was found or is still to be sought."""
+        if not self._tally.queries:
+            return 1.0
+        counts = self._tally.counts
+        untaken = sum(count for key, count in counts.items() if self._is_sought(self._index.find(key)))
+        return untaken / counts.total() + self._verification.unserved(self._tally, self._index) + self._unseen()
+
+    def _is_sought(self, row: Row | None) -> bool:
+        """Whether a rule is still to be sought for answers of ``row``, or for those that no row takes."""
+        if row is None:
+            return True
+        waiting = self._options.cuda_cores and not self._partition.cuda_cores and row.solved.rule is None
+        return waiting and any(self._partition.book.is_scalar(c) for c in row.classes)
+
+    def _until_few_unseen(self, blocks: int) -> Iterator[None]:
         while True:
             self._timed("scan", self._scan, blocks)
             self._timed("survey", self._survey)
             self._timed("solve", self._make_rows)
-            self._timed("verify", self._verify_and_repair)
+            self._timed("verify", self._verify_and_repair, self._verification.serve)
             unseen = self._unseen()
             if unseen < self._options.target_unseen or self._tally.queries >= self._options.most_queries:
                 return
+            yield
             blocks = blocks * 3 // 2
 
     def _timed(self, phase: str, work: Callable[..., None], *arguments: Any) -> None:
@@ -136,13 +168,18 @@ class Campaign:
             self._report("scan", done, len(tasks))
 
     def _survey(self) -> None:
-        """Read several answers of every family not read yet; one that was cut short is read again from its start."""
+        """Read several answers of every family not read yet; one that was cut short is read again from its start.
+
+        Families whose slices the prior knows are read only once a rule of theirs has failed.
+        """
         look = Survey(self._workers, self._source, self._tally, self._partition.book, self._report)
-        for reading in look.run(frozenset(self._surveyed)):
+        spared = self._partition.foreknown(self._tally) - self._doubted
+        for reading in look.run(frozenset(self._surveyed) | spared):
             self._journal.append("survey", reading_to_plain(reading))
-        if not look.families <= self._surveyed:
-            self._journal.append("surveyed", {"families": sorted(look.families - self._surveyed)})
-            self._surveyed |= look.families
+        read = look.families - spared
+        if not read <= self._surveyed:
+            self._journal.append("surveyed", {"families": sorted(read - self._surveyed)})
+            self._surveyed |= read
 
     def _make_rows(self) -> None:
         """Rows for classes that none takes yet."""
@@ -158,15 +195,17 @@ class Campaign:
         self._rows = rows
         self._index = RowIndex(rows)
 
-    def _verify_and_repair(self) -> None:
+    def _verify_and_repair(self, compare: Callable[[Tally, RowIndex], list[Failure]]) -> None:
         for _ in range(_REPAIRS):
-            failed = self._verification.run(self._tally, self._index)
+            failed = compare(self._tally, self._index)
             if not failed:
                 return
+            self._doubted.update(row.key.attribute("algo_id") or 0 for row, _ in failed)
+            self._timed("survey", self._survey)
             bad = {row.key for row, _ in failed}
             good = [r for r in self._rows if r.key not in bad]
             self._set_rows(self._partition.merge([*good, *self._partition.repair(self._tally, failed)]))
-        self._demote(self._verification.run(self._tally, self._index))
+        self._demote(compare(self._tally, self._index))
 
     def _demote(self, failed: list[Failure]) -> None:
         """Rows whose rule still fails on some answer decline: a rule that is not verified is not served."""

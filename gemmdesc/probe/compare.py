@@ -30,6 +30,8 @@ from gemmdesc.rule import Rule
 WINDOW_SIDE = 16
 #: Rows (or columns) of D that a comparison with rivals replays: each was built against one of them.
 RIVAL_ROWS = 96
+#: Matrices of a batch that a comparison replays rows of, unless they have too few.
+_MATRICES = 4
 #: Families of the plain draws, in turn.  Where sums cancel, a narrow output still shows the order, elsewhere seldom;
 #: where all products are -0.0, the sign of the sum shows how it starts.
 FAMILIES = (
@@ -237,11 +239,21 @@ def choose_window(
     if draw.rival:
         rows, columns = (RIVAL_ROWS, 2) if problem.m >= problem.n else (2, RIVAL_ROWS)
     if region is None or region.elements == problem.m * problem.n:
-        return Window(rows=_spread(rng, problem.d_outer, rows), columns=_spread(rng, problem.n, columns))
+        return Window(rows=_spread_rows(rng, problem, rows), columns=_spread(rng, problem.n, columns))
     height, width = region.row_end - region.row_begin, region.column_end - region.column_begin
     return Window(
         rows=region.row_begin + _spread(rng, height, rows), columns=region.column_begin + _spread(rng, width, columns)
     )
+
+
+def _spread_rows(rng: np.random.Generator, problem: GemmProblem, count: int) -> np.ndarray:
+    """Rows of D; of a batch from few of its matrices, first and last ones included: each is replayed by itself."""
+    p = problem
+    if p.batch_count == 1:
+        return _spread(rng, p.m, count)
+    matrices = _spread(rng, p.batch_count, max(_MATRICES, -(-count // p.m)))
+    each = -(-count // len(matrices))
+    return np.concatenate([matrix * p.m + _spread(rng, p.m, each) for matrix in matrices])
 
 
 def _spread(rng: np.random.Generator, size: int, count: int) -> np.ndarray:

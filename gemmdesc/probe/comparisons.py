@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from gemmdesc.descriptor import GEMMDesc
@@ -36,6 +37,32 @@ def chosen_answers(
         if of_class[owner] <= most:
             chosen.append(key)
     return tuple(chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What comparisons say of a row: how many came out ``equal``, how many are ``against`` it, which answers lack one.
+
+    A campaign that was cut short, or whose reference failed, has answers that nothing was compared on.
+    """
+
+    equal: int
+    against: int
+    missing: frozenset[AnswerKey]
+
+    @property
+    def verified(self) -> bool:
+        """Whether the row's rule may be served."""
+        return self.equal >= FEWEST_COMPARED and not self.against and not self.missing
+
+
+def standing(compared: Iterable[Verified], due: Iterable[AnswerKey]) -> Standing:
+    """How a row stands of which the answers ``due`` are to be compared, each on a problem of its own."""
+    found = list(compared)
+    equal = [v for v in found if v.verdict is Verdict.EQUAL]
+    against = sum(not holds(v) for v in found)
+    shown = {v.key for v in equal if v.variant.natural}
+    return Standing(equal=len(equal), against=against, missing=frozenset(due) - shown)
 
 
 class Comparisons:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -20,6 +21,8 @@ _MODERATE_ELEMENTS, _LARGEST_MADE_K = 2**25, 2**15
 _DEEPER = ((4, 1), (16, 7), (64, 13))
 _SHORT_SLICES = (11, 43, 104)
 _DEEPEST_K = 2**18
+#: The largest power of two that outer sizes near one keep.
+_LARGEST_GRAIN = 64
 #: Multiples of 64 near a size that are tried.
 _GRAINED = 4
 #: A k below this hides how long the turns of most main loops are.
@@ -30,16 +33,18 @@ READABLE_ELEMENTS = 2**26
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """Problem ``number``, or the same with another inner size (unless 0) or operands stored otherwise (unless None)."""
+    """Problem ``number``, or the same with other sizes (unless 0) or operands stored otherwise (unless None)."""
 
     number: int
     k: int = 0
     layout: tuple[Transpose, Transpose] | None = None
+    m: int = 0
+    n: int = 0
 
     @property
     def natural(self) -> bool:
         """Whether it is the problem itself."""
-        return not self.k and self.layout is None
+        return not (self.k or self.m or self.n) and self.layout is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +59,7 @@ class Draws:
         natural = self.example(library, variant.number)
         if natural is None or variant.natural:
             return natural
-        return moved(library, natural, variant.k or natural.problem.k, variant.layout)
+        return moved(library, natural, variant.k or natural.problem.k, variant.layout, (variant.m, variant.n))
 
     def example(self, library: Library, number: int) -> Example | None:
         return resolve(library, self.scope, self.seed, number)
@@ -76,7 +81,7 @@ def varied(source: Draws, numbers: Sequence[int], most: int) -> list[int]:
     where there are few others.
     """
     problems = {n: source.problem(n) for n in numbers}
-    moderate = [n for n, p in problems.items() if (p.m + p.n) * p.k <= _MODERATE_ELEMENTS]
+    moderate = [n for n, p in problems.items() if p.batch_count * (p.m + p.n) * p.k <= _MODERATE_ELEMENTS]
     buckets: dict[tuple[int, int], list[tuple[bool, int, int]]] = {}
     for number in moderate if len(moderate) >= FEW_EXAMPLES else numbers:
         p = problems[number]
@@ -111,18 +116,48 @@ def other_layouts(library: Library, examples: Sequence[Example]) -> list[Example
     return [e for e in made if e is not None]
 
 
+def nearby(library: Library, example: Example) -> Iterator[Example]:
+    """The example's answer at outer sizes near its own, where the library's check accepts it; the nearest ones first.
+
+    Steps are as aligned as the sizes are, and relative ones follow: an answer met once may have a narrow range.
+    """
+    p = example.problem
+    sizes = product(near_sizes(p.m), near_sizes(p.n))
+    for m, n in sorted(sizes, key=lambda s: abs(math.log(s[0] / p.m)) + abs(math.log(s[1] / p.n))):
+        made = moved(library, example, p.k, outer=(m, n)) if (m, n) != (p.m, p.n) else None
+        if made is not None:
+            yield made
+
+
+def near_sizes(size: int) -> tuple[int, ...]:
+    """``size`` and others near it, divided by the powers of two up to ``_LARGEST_GRAIN`` that divide it."""
+    grain = min(_LARGEST_GRAIN, size & -size)
+    steps = {grain, 2 * grain, 3 * grain, *(max(1, size // (part * grain)) * grain for part in (16, 4, 2))}
+    return tuple(sorted({size, *(size + s for s in steps), *(size - s for s in steps if s < size)}))
+
+
 def moved(
-    library: Library, example: Example, k: int, layout: tuple[Transpose, Transpose] | None = None
-) -> Example | None:
+    library: Library, example: Example, k: int, layout: tuple[Transpose, Transpose] | None = None,
+    outer: tuple[int, int] = (0, 0),
+) -> Example | None:  # fmt: skip
     """The example's answer at another inner size, and with dense operands stored otherwise if ``layout`` says so.
 
-    None where the library's check does not accept it there, or 8-bit operands cannot have that size or layout.
+    ``outer``: other m and n, unless 0.  None where the library's check does not accept the answer there, or 8-bit
+    operands cannot have that size or layout.
     """
     p = example.problem
     if is_float8(p.a_dtype) and (k % FLOAT8_MULTIPLE or layout not in (None, (p.transa, p.transb))):
         return None
-    problem = resized(p, k, layout)
+    problem = resized(reshaped(p, outer[0] or p.m, outer[1] or p.n), k, layout)
     return Example(problem=problem, answer=example.answer) if library.check(problem, example.answer) else None
+
+
+def reshaped(problem: GemmProblem, m: int, n: int) -> GemmProblem:
+    """The problem at other outer sizes, padded as before."""
+    p = problem
+    lda = p.lda if p.transa is Transpose.T else p.lda + m - p.m
+    ldb = p.ldb if p.transb is Transpose.N else p.ldb + n - p.n
+    return _restrided(p, replace(p, m=m, n=n, lda=lda, ldb=ldb, ldd=p.ldd + m - p.m))
 
 
 def resized(problem: GemmProblem, k: int, layout: tuple[Transpose, Transpose] | None = None) -> GemmProblem:
@@ -145,7 +180,8 @@ def _restrided(old: GemmProblem, new: GemmProblem) -> GemmProblem:
         return new
     a = old.a_batch_stride + new.lda * new.a_columns - old.lda * old.a_columns if old.a_batch_stride else 0
     b = old.b_batch_stride + new.ldb * new.b_columns - old.ldb * old.b_columns if old.b_batch_stride else 0
-    return replace(new, a_batch_stride=a, b_batch_stride=b)
+    d = old.d_batch_stride + new.ldd * new.n - old.ldd * old.n if old.d_batch_stride else 0
+    return replace(new, a_batch_stride=a, b_batch_stride=b, d_batch_stride=d)
 
 
 def grained_sizes(example: Example) -> tuple[int, ...]:
@@ -193,7 +229,7 @@ def _stretched_sizes(example: Example) -> list[int]:
 
 def _cost(p: GemmProblem) -> tuple[bool, int]:
     """Small operands first, but after them those whose k is too short to show a main loop's turns."""
-    return p.k < _TELLING_K, p.m * p.k + p.n * p.k + p.m * p.n
+    return p.k < _TELLING_K, p.batch_count * (p.m * p.k + p.n * p.k + p.m * p.n)
 
 
 def cheapest_first(source: Draws, numbers: Sequence[int]) -> list[int]:

@@ -18,9 +18,10 @@ from gemmdesc.errors import CampaignError
 from gemmdesc.library.interface import NO_INPUTS, Inputs, Window
 from gemmdesc.operands import Operand
 from gemmdesc.probe.campaign import Campaign, Findings, Options
+from gemmdesc.probe.facets import Kind
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.records import session_from_plain
-from gemmdesc.probe.sampling import KIND_NAMES, Kind, Regime, Scope
+from gemmdesc.probe.sampling import KIND_NAMES, Regime, Scope
 from gemmdesc.probe.workers import InProcess
 from gemmdesc.problem import AlgoConfig, DeviceId, Failed, GemmProblem, Launch, LibraryId, Refused
 

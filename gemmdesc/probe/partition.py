@@ -32,6 +32,7 @@ from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.tasks import SolveTask, run_solve
 from gemmdesc.probe.trials import TrialTask, run_trial
 from gemmdesc.probe.workers import Workers
+from gemmdesc.problem import environment
 from gemmdesc.rule import Rule
 
 #: Called with a phase's name, how much of it is done, and of how much.
@@ -58,6 +59,8 @@ class Partition:
         self._workers, self._draws, self._report, self._journal = workers, draws, report, journal
         self._prior = Prior(prior)
         self._trials: dict[tuple[str, AnswerKey], bool] = {}
+        self._foretold: set[tuple[str, AnswerKey]] = set()
+        self._failed: set[str] = set()
         self._witnesses: dict[AnswerKey, list[Variant]] = {}
         self._numbers: dict[AnswerKey, list[int]] = {}
         self._counts: Counter[AnswerKey] = Counter()
@@ -65,7 +68,9 @@ class Partition:
         for data in journal.read("classes"):
             self.book.recall(*records.outcome_from_plain(data))
         for data in journal.read("trials"):
-            self._trials[data["rule"], records.key_of(data)] = data["given"]
+            place = (data["rule"], records.key_of(data))
+            self._trials[place] = data["given"]
+            (self._foretold.add if data.get("foretold") else self._foretold.discard)(place)
 
     def seek_cuda_cores(self, rows: Sequence[Row]) -> list[Row]:
         """From now on seek orders of classes that show no fused step too; the rows, less those without one so far.
@@ -79,6 +84,11 @@ class Partition:
         for key in unsought:
             del self.book.outcomes[key]
         return [r for r in rows if r.solved.rule is not None or unsought.isdisjoint(r.classes)]
+
+    def foreknown(self, tally: Tally) -> frozenset[int]:
+        """Families (``algo_id``) of all of whose classes met the prior has a rule."""
+        unknown = {_family(key) for key in tally.counts if not self._prior.has_rule(key)}
+        return frozenset({_family(key) for key in tally.counts} - unknown)
 
     def make_rows(self, tally: Tally, classes: Sequence[AnswerKey]) -> list[Row]:
         """Rows for ``classes``, which no row takes yet."""
@@ -118,6 +128,11 @@ class Partition:
         self._index(tally)
         nodes = []
         for row, classes in failed:
+            # Where some of what was foretold is wrong, the rest is tried.
+            self._failed.add(_name(row.solved))
+            for place in {(_name(row.solved), key) for key in row.classes} & self._foretold:
+                self._foretold.discard(place)
+                del self._trials[place]
             for key, variant in classes.items():
                 self._trials[_name(row.solved), key] = False
                 witnesses = self._witnesses.setdefault(key, [])
@@ -130,6 +145,8 @@ class Partition:
         rows: list[Row] = []
         while nodes:
             solved = self._solve_leads(nodes)
+            for node, found in zip(nodes, solved, strict=True):
+                self._take_foretold(node, found)
             self._try_all([(n, s) for n, s in zip(nodes, solved, strict=True) if s is not None])
             following: list[Node] = []
             for node, found in zip(nodes, solved, strict=True):
@@ -206,6 +223,7 @@ class Partition:
         if outcome.rule is None:
             return Solved(rule=None, reason=outcome.reason)
         wide = self.book.calibrated(self.book.pool.widen(outcome.rule, _family(key), outcome.readings))
+        wide = self._prior.restated(key, wide, [environment(r.problem, r.answer, None) for r in outcome.readings])
         if not self._trials.get((wide.text, key), True):
             wide = outcome.rule
         self.book.meet(wide)
@@ -248,6 +266,18 @@ class Partition:
             self._trials[name, task.key] = given
             self._journal.append("trials", records.trial_to_plain(name, task.key, given))
             self._report("try", done, len(tasks))
+
+    def _take_foretold(self, node: Node, found: Solved | None) -> None:
+        """Classes for which the prior foretells what the node's lead showed go untried: verifying compares them all."""
+        if found is None or found.rule is None or found.rule.text in self._failed:
+            return
+        for key in node.classes:
+            place = (found.rule.text, key)
+            if place not in self._trials and self._prior.foretells(key, found.rule):
+                self._trials[place] = True
+                self._foretold.add(place)
+                record = records.trial_to_plain(found.rule.text, key, given=True, foretold=True)
+                self._journal.append("trials", record)
 
     def _settle(self, node: Node, found: Solved | None) -> tuple[list[Row], list[Node]]:
         """Rows where the node is settled, and nodes to go on with where it was divided."""

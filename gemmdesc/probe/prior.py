@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gemmdesc.descriptor import EpilogueStep, GEMMDesc
+from gemmdesc.normal_form import same_bits
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, FAMILY_ATTRIBUTES, Node, Row, RowIndex, parts
-from gemmdesc.rule import Rule
+from gemmdesc.rule import Rule, evaluate_rule
 
 Steps = tuple[EpilogueStep, ...]
 
@@ -33,12 +34,18 @@ class Prior:
     def __init__(self, rows: Sequence[Row] = ()) -> None:
         self._index = RowIndex(rows)
         self._families: dict[AnswerKey, list[Row]] = {}
+        self._foretold: dict[tuple[str, str], bool] = {}
         for row in rows:
             self._families.setdefault(row.key.only(FAMILY_ATTRIBUTES), []).append(row)
 
     def knows(self, key: AnswerKey) -> bool:
         """Whether any row is of the class's family."""
         return key.only(FAMILY_ATTRIBUTES) in self._families
+
+    def has_rule(self, key: AnswerKey) -> bool:
+        """Whether the class would fall into a row that has a rule."""
+        row = self._index.find(key)
+        return row is not None and row.solved.rule is not None
 
     def divided(self, node: Node) -> list[Node]:
         """The node's classes by those attributes that divide the rows of its family."""
@@ -49,6 +56,28 @@ class Prior:
                 nodes = [part for one in nodes for part in parts(one, name)]
         return nodes
 
+    def foretells(self, key: AnswerKey, rule: Rule) -> bool:
+        """Whether ``rule``, found for another class, is that of the row that this one would fall into, so formed."""
+        row = self._index.find(key)
+        if row is None or row.solved.rule is None:
+            return False
+        place = (row.solved.rule.text, rule.text)
+        if place not in self._foretold:
+            form = _form(rule.structure)
+            self._foretold[place] = _formed(row.solved.rule, form).text == rule.text
+        return self._foretold[place]
+
+    def restated(self, key: AnswerKey, rule: Rule, where: Sequence[Mapping[str, int]]) -> Rule:
+        """The rule of the row that the class would fall into, so formed, if it owes the bits of ``rule`` there.
+
+        What was read without slices says nothing of them, and the row's rule does.  ``where``: variables of problems.
+        """
+        row = self._index.find(key)
+        if row is None or row.solved.rule is None or not where:
+            return rule
+        formed = _formed(row.solved.rule, _form(rule.structure))
+        return formed if all(_agree(rule, formed, values) for values in where) else rule
+
     def guesses(self, key: AnswerKey, solved: Mapping[AnswerKey, Rule]) -> tuple[Rule, ...]:
         """The rule of the row that the class would fall into, with what the classes ``solved`` so far add to theirs."""
         row = self._index.find(key)
@@ -56,6 +85,11 @@ class Prior:
             return ()
         rule = row.solved.rule
         return first_rules([_formed(rule, form) for form in _forms(solved, key)])
+
+
+def _agree(one: Rule, other: Rule, values: Mapping[str, int]) -> bool:
+    own, its = evaluate_rule(one, values), evaluate_rule(other, values)
+    return isinstance(own, GEMMDesc) and isinstance(its, GEMMDesc) and same_bits(own, its, values["k"])
 
 
 def first_rules(rules: Sequence[Rule], count: int | None = None) -> tuple[Rule, ...]:

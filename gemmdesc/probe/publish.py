@@ -10,7 +10,8 @@ from gemmdesc.errors import Declined
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Findings
 from gemmdesc.probe.compare import Verdict
-from gemmdesc.probe.comparisons import FEWEST_COMPARED, chosen_answers
+from gemmdesc.probe.comparisons import FEWEST_COMPARED, chosen_answers, standing
+from gemmdesc.probe.facets import FACETS, Kind
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex, Solved
 from gemmdesc.probe.sampling import draw_problem, name_of
 from gemmdesc.probe.trials import Verified
@@ -67,14 +68,18 @@ def make_profile(
     )
 
 
-def prior_of(profile: Profile) -> tuple[Row, ...]:
-    """The verified rows of plain products, as a campaign about another kind takes them for first guesses."""
-    found = []
+def prior_of(profile: Profile, kind: Kind = Kind.BIAS) -> tuple[Row, ...]:
+    """The verified rows of plain products, as a campaign about ``kind`` takes them for first guesses.
+
+    Of products of the same compute type, that is, and accumulated as fast.
+    """
+    found, facets = [], FACETS[kind]
     for row in profile.rows:
         f, named = row.key.family, dict(row.key.answer)
         bare = f.epilogue is Epilogue.DEFAULT and f.alpha_class is ScalarClass.ONE and f.c_class is ScalarClass.ZERO
         ruled = isinstance(row.outcome, RuleOutcome) and row.evidence.level is Level.VERIFIED
-        if not (bare and ruled) or f.batched or "splitk_num" in named:
+        alike = f.compute_type is facets.compute_type and f.fast_accumulation is facets.fast
+        if not (bare and ruled and alike) or f.batched or "splitk_num" in named:
             continue
         assert isinstance(row.outcome, RuleOutcome)
         key = AnswerKey(types=(f.a_dtype, f.b_dtype, f.d_dtype), values=tuple(named.get(n) for n in ANSWER_ATTRIBUTES))
@@ -146,12 +151,7 @@ def _all_scalar(findings: Findings, row: Row) -> bool:
 
 def _evidence(findings: Findings, row: Row, seen: _Seen) -> Evidence:
     verdicts = Counter(v.verdict for v in seen.compared)
-    equal = verdicts[Verdict.EQUAL]
-    different = sum(verdicts.values()) - equal - verdicts[Verdict.REFERENCE_FAILED]
-    # A campaign that was cut short, or whose reference failed, has answers that nothing was compared on.
-    compared = {v.key for v in seen.compared if v.verdict is Verdict.EQUAL and v.variant.natural}
-    all_compared = set(seen.due) <= compared
-    verified = equal >= FEWEST_COMPARED and different == 0 and all_compared
+    verified = standing(seen.compared, seen.due).verified
     outcomes = [findings.outcomes[c] for c in row.classes if c in findings.outcomes]
     names = sorted({n for v in seen.compared for n in v.kernels})[:_NAMES_KEPT]
     splits = [max(1, a.attribute("splitk_num") or 0) for a in seen.answers]
@@ -160,7 +160,7 @@ def _evidence(findings: Findings, row: Row, seen: _Seen) -> Evidence:
     first = seen.answers[0]
     return Evidence(
         level=Level.VERIFIED if verified else Level.OBSERVED,
-        shapes=equal if verified else 0,
+        shapes=verdicts[Verdict.EQUAL] if verified else 0,
         draws=sum(v.draws for v in seen.compared if v.verdict is Verdict.EQUAL) if verified else 0,
         mismatches=0,
         excluded_rivals=sum(o.rivals for o in outcomes),

@@ -93,7 +93,7 @@ class LibraryReader:
         found = np.zeros(len(patterns))
         for scale in _SCALES[::-1]:
             # The largest scale that does not saturate keeps most of a value; it comes last.
-            seen = self._run(a, b, window, Inputs(a_scale=scale)).diagonal()
+            seen = self._run(a, b, window, replace(self._inputs, a_scale=scale)).diagonal()
             fits = np.abs(seen) < 2.0**p.d_dtype.format.max_exponent
             found = np.where(fits, seen / scale, found)
         return found

@@ -12,9 +12,9 @@ from gemmdesc.plain import to_plain
 from gemmdesc.probe.answers import AnswerKey, Types, key_from_plain, key_to_plain
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.examples import Variant
+from gemmdesc.probe.facets import Kind
 from gemmdesc.probe.projection import Row, Solved
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
-from gemmdesc.probe.sampling import Kind
 from gemmdesc.probe.shared import shared_from_plain, shared_to_plain
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.trials import Verified
@@ -84,9 +84,9 @@ def outcome_from_plain(data: dict[str, Any]) -> tuple[AnswerKey, ClassOutcome]:
     )
 
 
-def trial_to_plain(rule: str, key: AnswerKey, given: bool) -> dict[str, Any]:
-    """Whether the rule with that text (or "scalar") gave a class's bytes."""
-    return {"key": key_to_plain(key), "rule": rule, "given": given}
+def trial_to_plain(rule: str, key: AnswerKey, given: bool, *, foretold: bool = False) -> dict[str, Any]:
+    """Whether the rule with that text (or "scalar") gave a class's bytes; ``foretold``: it was not tried."""
+    return {"key": key_to_plain(key), "rule": rule, "given": given, **({"foretold": True} if foretold else {})}
 
 
 def key_of(data: dict[str, Any]) -> AnswerKey:
@@ -117,15 +117,17 @@ def verified_from_plain(data: dict[str, Any]) -> Verified:
 
 
 def _made_to_plain(variant: Variant) -> dict[str, Any]:
+    sizes = {name: size for name, size in (("m", variant.m), ("n", variant.n)) if size}
     if variant.layout is None:
-        return {"k": variant.k} if variant.k else {}
-    return {"k": variant.k, "layout": "".join(t.value for t in variant.layout)}
+        return {"k": variant.k, **sizes} if variant.k else sizes
+    return {"k": variant.k, "layout": "".join(t.value for t in variant.layout), **sizes}
 
 
 def _variant(data: dict[str, Any]) -> Variant:
     layout = data.get("layout")
     stored = None if layout is None else (Transpose(layout[0]), Transpose(layout[1]))
-    return Variant(number=data["number"], k=data.get("k", 0), layout=stored)
+    sizes = {name: data.get(name, 0) for name in ("k", "m", "n")}
+    return Variant(number=data["number"], layout=stored, **sizes)
 
 
 def retyped(rule: Rule, types: Types) -> Rule:

@@ -7,7 +7,7 @@ Sizes are unrounded integers, log-uniform unless a regime says otherwise, with 2
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
@@ -15,15 +15,8 @@ from types import MappingProxyType
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
-from gemmdesc.problem import (
-    DEFAULT_WORKSPACE_BYTES,
-    ComputeType,
-    Epilogue,
-    GemmProblem,
-    ScalarClass,
-    Transpose,
-    is_float8,
-)
+from gemmdesc.probe.facets import FACETS, Kind
+from gemmdesc.problem import DEFAULT_WORKSPACE_BYTES, GemmProblem, Transpose, is_float8
 
 LARGEST_FLOPS = 10**12
 LARGEST_OPERAND_BYTES = 4 * 2**30
@@ -43,29 +36,6 @@ class Regime(Enum):
     SMALL = "small"
     VECTOR = "vector"
     LONG = "long"
-
-
-class Kind(Enum):
-    """What kind of product a campaign is about; all of its problems are of one kind.
-
-    PLAIN: one product, alpha one, beta zero, nothing after it.  TF32: the same on float32 operands that may be rounded
-    to tfloat32.  FLOAT8, FLOAT8_FAST: 8-bit operands of either format, without and with fast accumulation; outputs of
-    float16, bfloat16, float32 and of 8 bits.  BATCH: strided batches.  BIAS to GELU_BIAS: an epilogue of that name.
-    ADD_C, ADD_BETA_C: C added, as it is or times a beta other than one.
-    """
-
-    PLAIN = "plain"
-    TF32 = "tf32"
-    FLOAT8 = "float8"
-    FLOAT8_FAST = "float8_fast"
-    BATCH = "batch"
-    BIAS = "bias"
-    RELU = "relu"
-    RELU_BIAS = "relu_bias"
-    GELU = "gelu"
-    GELU_BIAS = "gelu_bias"
-    ADD_C = "add_c"
-    ADD_BETA_C = "add_beta_c"
 
 
 #: (low, high) for m, n and k, each log-uniform.
@@ -97,15 +67,10 @@ class Scope:
     def __post_init__(self) -> None:
         if not self.dtypes or not self.regimes:
             raise InvalidInputError(f"scope must hold a dtype and a regime (got {self})")
-        wanted = _KIND_DTYPES.get(self.kind)
+        wanted = FACETS[self.kind].dtypes
         if not all(d in wanted if wanted else not is_float8(d) for d in self.dtypes):
             named = ", ".join(d.value for d in self.dtypes)
             raise InvalidInputError(f"dtypes must be operand types of {self.kind.value} problems (got {named})")
-
-
-_FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
-#: The operand types of the kinds that have their own.
-_KIND_DTYPES = MappingProxyType({Kind.TF32: (DType.FLOAT32,), Kind.FLOAT8: _FLOAT8, Kind.FLOAT8_FAST: _FLOAT8})
 
 
 def scope_of_kind(kind: Kind, dtypes: tuple[DType, ...] = ()) -> Scope:
@@ -114,9 +79,11 @@ def scope_of_kind(kind: Kind, dtypes: tuple[DType, ...] = ()) -> Scope:
     Raises:
         InvalidInputError: the kind has no problems with operands of these types.
     """
-    return Scope(dtypes=dtypes or _KIND_DTYPES.get(kind, Scope.dtypes), kind=kind)
+    return Scope(dtypes=dtypes or FACETS[kind].dtypes or Scope.dtypes, kind=kind)
 
 
+#: Kinds of 16-bit operands that torch asks for with float32 ones as well.
+_ALSO_FLOAT32 = (Kind.BIAS, Kind.ADD_C, Kind.ALPHA_ADD_C, Kind.BATCH_ADD_C, Kind.BATCH_ALPHA_ADD_C)
 #: What a command may name: a kind with its usual operand types, or with others.
 _NAMED: MappingProxyType[str, tuple[Kind, tuple[DType, ...]]] = MappingProxyType(
     {
@@ -125,6 +92,7 @@ _NAMED: MappingProxyType[str, tuple[Kind, tuple[DType, ...]]] = MappingProxyType
         **{kind.value: (kind, ()) for kind in Kind if kind not in (Kind.PLAIN, Kind.BATCH)},
         Kind.BATCH.value: (Kind.BATCH, ()),
         "batch_float32": (Kind.BATCH, (DType.FLOAT32,)),
+        **{f"{kind.value}_float32": (kind, (DType.FLOAT32,)) for kind in _ALSO_FLOAT32},
     }
 )
 #: All such names.
@@ -186,7 +154,13 @@ def draw_problem(scope: Scope, seed: int, index: int, regime: Regime | None = No
         c_alignment_bytes=d_alignment, d_alignment_bytes=d_alignment,
         workspace_limit_bytes=scope.workspace_limit_bytes,
     )  # fmt: skip
-    return _OF_KIND[scope.kind](problem, scope, rng)
+    facets = FACETS[scope.kind]
+    problem = _float8(problem, scope, rng) if facets.float8 else problem
+    problem = _batch(problem, scope, rng) if facets.batched else problem
+    return replace(
+        problem, compute_type=facets.compute_type, epilogue=facets.epilogue, alpha=facets.alpha, beta=facets.beta,
+        fast_accumulation=facets.fast,
+    )  # fmt: skip
 
 
 def draw_sizes(rng: Random, regime: Regime) -> tuple[int, int, int]:
@@ -208,14 +182,6 @@ def _log_uniform(rng: Random, low: int, high: int) -> int:
     return min(high, int(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
 
 
-def _plain(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
-    return problem
-
-
-def _tf32(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
-    return replace(problem, compute_type=ComputeType.COMPUTE_32F_FAST_TF32)
-
-
 def _float8(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
     """Sizes rounded up to what the library takes, both operands with neighbouring k side by side."""
     m, n, k = (-(-x // FLOAT8_MULTIPLE) * FLOAT8_MULTIPLE for x in (problem.m, problem.n, problem.k))
@@ -230,7 +196,7 @@ def _float8(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
     return replace(
         problem, m=m, n=n, k=k, b_dtype=b_dtype, d_dtype=d_dtype, transa=Transpose.T, transb=Transpose.N, lda=lda,
         ldb=ldb, ldd=ldd, a_alignment_bytes=aligned[0], b_alignment_bytes=aligned[1], c_alignment_bytes=aligned[2],
-        d_alignment_bytes=aligned[2], fast_accumulation=scope.kind is Kind.FLOAT8_FAST,
+        d_alignment_bytes=aligned[2],
     )  # fmt: skip
 
 
@@ -245,29 +211,3 @@ def _batch(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
     extents = (p.lda * p.a_columns, p.ldb * p.b_columns, p.ldd * p.n)
     a, b, d = (extent + gap for extent, gap in zip(extents, gaps, strict=True))
     return replace(p, batch_count=count, a_batch_stride=a, b_batch_stride=b, d_batch_stride=d)
-
-
-def _epilogue(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
-    return replace(problem, epilogue=Epilogue(scope.kind.value))
-
-
-def _add_c(problem: GemmProblem, scope: Scope, rng: Random) -> GemmProblem:
-    return replace(problem, beta=ScalarClass.ONE if scope.kind is Kind.ADD_C else ScalarClass.OTHER)
-
-
-_OF_KIND: MappingProxyType[Kind, Callable[[GemmProblem, Scope, Random], GemmProblem]] = MappingProxyType(
-    {
-        Kind.PLAIN: _plain,
-        Kind.TF32: _tf32,
-        Kind.FLOAT8: _float8,
-        Kind.FLOAT8_FAST: _float8,
-        Kind.BATCH: _batch,
-        Kind.BIAS: _epilogue,
-        Kind.RELU: _epilogue,
-        Kind.RELU_BIAS: _epilogue,
-        Kind.GELU: _epilogue,
-        Kind.GELU_BIAS: _epilogue,
-        Kind.ADD_C: _add_c,
-        Kind.ADD_BETA_C: _add_c,
-    }
-)

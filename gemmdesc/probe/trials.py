@@ -21,7 +21,7 @@ from gemmdesc.probe.compare import (
     plain_operands,
     rival_draws,
 )
-from gemmdesc.probe.examples import Draws, Variant, elsewhere, examples_of, other_layouts, varied
+from gemmdesc.probe.examples import Draws, Variant, elsewhere, examples_of, nearby, other_layouts, varied
 from gemmdesc.probe.experiments import ReferenceFailed, magnitudes_of
 from gemmdesc.probe.predicted import none_refuted
 from gemmdesc.probe.reader import LibraryReader
@@ -29,7 +29,7 @@ from gemmdesc.probe.scan import Example
 from gemmdesc.probe.sharing import foretells_cuts, shared_examples
 from gemmdesc.probe.telling import adding, most_telling
 from gemmdesc.probe.walks import read_fused, read_summed
-from gemmdesc.problem import Failed, environment
+from gemmdesc.problem import Failed, GemmProblem, environment
 from gemmdesc.regions import depends_on_place
 from gemmdesc.rule import Rule
 
@@ -176,7 +176,8 @@ class MadeTask:
     """Compare ``rule`` where the problems ``numbers``, on which it was compared, could not have shown it wrong.
 
     At most ``count`` problems are made from the first of them; ``by_layout``: in all layouts, the rule to be shown
-    right in each.  ``others``: rules of the family.  ``least``: compare on so many, even if the last ones show no more.
+    right in each.  ``others``: rules of the family.  ``least``: compare on so many, even if the last ones show no more;
+    where the check refuses other k and layouts, on other outer sizes.
     """
 
     key: AnswerKey
@@ -203,16 +204,17 @@ def run_made(library: Library, task: MadeTask) -> tuple[Verified, ...]:
     spare = [i for i in range(len(made)) if i not in chosen]
     missing = max(0, task.least - len(chosen))
     chosen += spare[:: max(1, len(spare) // max(1, missing))][:missing]
+    problems = [made[i] for i in chosen]
+    problems += islice(nearby(library, natural[0]), max(0, task.least - len(problems)))
     seed = task.source.seed + _VERIFY_SEED_OFFSET
     found = []
-    for place, index in enumerate(chosen, 1):
-        example = made[index]
+    for place, example in enumerate(problems, 1):
         draws = (*plain_draws(seed, 1, first=place), *rival_draws(seed, 1, first=2 * place))
         (verdict,) = compare_rules(library, example, [task.rule], draws, side=_TRIAL_SIDE, others=task.others)
         if verdict is Verdict.EQUAL and not none_refuted(library, [example], task.rule):
             verdict = Verdict.DIFFERENT
         p = example.problem
-        variant = Variant(number=task.numbers[0], k=p.k, layout=(p.transa, p.transb))
+        variant = _made(task.numbers[0], natural[0].problem, p)
         found.append(
             Verified(
                 key=task.key, rule=task.rule.text, variant=variant, verdict=verdict, draws=len(draws), m=p.m, n=p.n,
@@ -222,10 +224,16 @@ def run_made(library: Library, task: MadeTask) -> tuple[Verified, ...]:
     return tuple(found)
 
 
+def _made(number: int, natural: GemmProblem, made: GemmProblem) -> Variant:
+    outer = (0, 0) if (made.m, made.n) == (natural.m, natural.n) else (made.m, made.n)
+    return Variant(number=number, k=made.k, layout=(made.transa, made.transb), m=outer[0], n=outer[1])
+
+
 def _variants(library: Library, natural: Example, by_layout: bool) -> list[Example]:
     """The answer on other problems, in all layouts or in its own; small ones first."""
     own = (natural.problem.transa, natural.problem.transb)
     made = dict.fromkeys([*elsewhere(library, [natural]), *other_layouts(library, [natural])])
+    made.pop(natural, None)
     kept = [e for e in made if by_layout or (e.problem.transa, e.problem.transb) == own]
     return sorted(kept, key=lambda e: e.problem.k)
 

@@ -1,14 +1,15 @@
-"""Comparing every row's rule with the library: on every answer met, and on made problems where few were met."""
+"""Comparing every row's rule with the library: first what each row needs to be served, then all rows in depth."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from typing import Any
 
 from gemmdesc.probe.answers import AnswerKey, key_to_plain
-from gemmdesc.probe.comparisons import FEWEST_COMPARED, Comparisons, chosen_answers, holds
+from gemmdesc.probe.comparisons import FEWEST_COMPARED, Comparisons, Standing, chosen_answers, holds, standing
 from gemmdesc.probe.examples import Draws, Variant, cheapest_first
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, FAMILY_ATTRIBUTES, Row, RowIndex
@@ -30,6 +31,16 @@ _PLENTY, _IN_LAYOUTS, _MADE_PROBLEMS, _LOOKED_AT = 64, 4, 6, 4
 Failure = tuple[Row, dict[AnswerKey, Variant]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A row that has a rule, the answers met of it, and those of them that are compared."""
+
+    row: Row
+    rule: Rule
+    keys: tuple[AnswerKey, ...]
+    due: tuple[AnswerKey, ...]
+
+
 class Verification:
     """The comparisons of a campaign.
 
@@ -49,13 +60,42 @@ class Verification:
         self._ordered: dict[AnswerKey, list[int]] = {}
         #: Classes, and digests of rules, of which made problems were compared, or showed nothing more.
         self._shown = {(key_of(data), str(data["rule"])) for data in journal.read("shown")}
+        #: Those of them of this session: earlier ones may have known fewer ways to make problems.
+        self._made: set[tuple[AnswerKey, str]] = set()
 
-    def run(self, tally: Tally, index: RowIndex) -> list[Failure]:
-        """Compare what is not yet compared under its row's present rule; what has failed under it."""
-        members = _members(tally, index)
-        self._compare("verify", run_verify, self._tasks(tally, members))
-        self._compare("verify, made problems", run_made, self._made_tasks(tally, members))
+    def serve(self, tally: Tally, index: RowIndex) -> list[Failure]:
+        """Compare what rows lack to be served, those first that gain most for a comparison; what has failed.
+
+        Rows that were met on too few problems get made ones.
+        """
+        members = self._members(tally, index)
+        lacking = [m for m in members if not self.standing(tally, m).verified]
+        tasks = [(m, self._tasks(tally, m, members, FEWEST_COMPARED)) for m in lacking]
+        tasks.sort(key=lambda t: -_met(tally, t[0]) / max(1, len(t[1])))
+        self._compare("verify", run_verify, [task for _, of in tasks for task in of])
+        few = [m for m, _ in tasks if self.standing(tally, m).equal < FEWEST_COMPARED]
+        made = [task for m in few for task in self._made_tasks(tally, m, members, self._made)]
+        self._compare("verify, made problems", run_made, made)
         return self._failing(tally, members)
+
+    def deepen(self, tally: Tally, index: RowIndex) -> list[Failure]:
+        """Compare all that is to be compared and is not yet, under each row's present rule; what has failed."""
+        members = self._members(tally, index)
+        tasks = [task for m in members for task in self._tasks(tally, m, members, ROW_PROBLEMS)]
+        self._compare("verify in depth", run_verify, tasks)
+        made = [task for m in members for task in self._made_tasks(tally, m, members, self._shown)]
+        self._compare("verify in depth, made problems", run_made, made)
+        return self._failing(tally, members)
+
+    def standing(self, tally: Tally, member: Member) -> Standing:
+        """What the comparisons so far say of a row."""
+        return standing(self.comparisons.of(member.keys, tally.numbers, member.rule), member.due)
+
+    def unserved(self, tally: Tally, index: RowIndex) -> float:
+        """The share of all answers that rows will take whose rules are not yet verified."""
+        members = self._members(tally, index)
+        lacking = (m for m in members if not self.standing(tally, m).verified)
+        return sum(_met(tally, m) for m in lacking) / max(1, tally.counts.total())
 
     def _compare(self, phase: str, task: Callable[..., Any], items: Sequence[Any]) -> None:
         for count, (item, result) in enumerate(self._workers.run(task, items), 1):
@@ -64,37 +104,36 @@ class Verification:
                 self._journal.append("verified", verified_to_plain(verified))
             if isinstance(item, MadeTask):
                 owner = item.key.only(CLASS_ATTRIBUTES)
+                self._shown.add((owner, _digest(item.rule)))
+                self._made.add((owner, _digest(item.rule)))
                 self._journal.append("shown", {"key": key_to_plain(owner), "rule": _digest(item.rule)})
             self._report(phase, count, len(items))
 
-    def _failing(self, tally: Tally, members: Sequence[tuple[Row, list[AnswerKey]]]) -> list[Failure]:
+    def _failing(self, tally: Tally, members: Sequence[Member]) -> list[Failure]:
         failed = []
-        for row, keys in members:
-            assert row.solved.rule is not None
-            bad = [v for v in self.comparisons.of(keys, tally.numbers, row.solved.rule) if not holds(v)]
+        for m in members:
+            bad = [v for v in self.comparisons.of(m.keys, tally.numbers, m.rule) if not holds(v)]
             if bad:
-                failed.append((row, {v.key.only(CLASS_ATTRIBUTES): v.variant for v in bad}))
+                failed.append((m.row, {v.key.only(CLASS_ATTRIBUTES): v.variant for v in bad}))
         return failed
 
-    def _tasks(self, tally: Tally, members: Sequence[tuple[Row, list[AnswerKey]]]) -> list[VerifyTask]:
-        """A problem of every answer that is compared; further ones, answer by answer, for rows that have too few."""
-        tasks = []
-        for row, keys in members:
-            depth = max(1, -(-ROW_PROBLEMS // len(keys)))
-            rivals = _rivals(row, members)
-            for place, key in enumerate(chosen_answers(keys, tally.counts, self._most)):
-                tasks.extend(self._due(tally, key, row, rivals, depth, place < _FULL_ANSWERS))
-        return tasks
+    def _tasks(self, tally: Tally, member: Member, members: Sequence[Member], problems: int) -> list[VerifyTask]:
+        """A problem of every answer that is compared; further ones, answer by answer, of rows with few of them."""
+        depth = _depth([len(tally.numbers[k]) for k in member.due], problems)
+        rivals = _rivals(member, members)
+        due = enumerate(member.due)
+        return [t for at, key in due for t in self._due(tally, key, member.rule, rivals, depth, at < _FULL_ANSWERS)]
 
     def _due(
-        self, tally: Tally, key: AnswerKey, row: Row, rivals: tuple[Rule, ...], depth: int, full: bool
+        self, tally: Tally, key: AnswerKey, rule: Rule, rivals: tuple[Rule, ...], depth: int, full: bool
     ) -> list[VerifyTask]:
         """Tasks for what is still to be compared of one answer, on up to ``depth`` of its problems."""
-        assert row.solved.rule is not None
-        rule = row.solved.rule
-        numbers = self._cheapest(tally.numbers[key][: _LOOKED_AT * depth], key)
-        left = [n for n in numbers if not self._is_verified(key, n, rule, full)]
-        needed = min(depth, len(numbers)) - (len(numbers) - len(left))
+        known = tally.numbers[key]
+        done = {n for n in known if self._is_verified(key, n, rule, full)}
+        needed = min(depth, len(known)) - len(done)
+        if needed <= 0:
+            return []
+        left = [n for n in self._cheapest(known[: _LOOKED_AT * depth], key) if n not in done]
         plain = self._draws if full else 1
         against = 2 if full else 1
         return [
@@ -102,31 +141,30 @@ class Verification:
                 key=key, source=self._source, numbers=tuple(left[i::needed][:_VERIFY_CHOICE]), rule=rule,
                 others=rivals, draws=plain + against, rivals=against, full=full,
             )
-            for i in range(max(0, needed))
+            for i in range(min(needed, len(left)))
         ]  # fmt: skip
 
-    def _made_tasks(self, tally: Tally, members: Sequence[tuple[Row, list[AnswerKey]]]) -> list[MadeTask]:
-        """One task for every class, through the answer of it met most; not twice under one rule."""
+    def _made_tasks(
+        self, tally: Tally, member: Member, members: Sequence[Member], done: Container[tuple[AnswerKey, str]]
+    ) -> list[MadeTask]:
+        """One task for every class compared, through the answer of it met most; none for what is ``done``."""
         tasks = []
-        for row, keys in members:
-            assert row.solved.rule is not None
-            rule, rivals = row.solved.rule, _rivals(row, members)
-            met = sum(len(tally.numbers[k]) for k in keys)
-            classes: dict[AnswerKey, list[AnswerKey]] = {}
-            for key in sorted(keys, key=lambda k: -tally.counts[k]):
-                classes.setdefault(key.only(CLASS_ATTRIBUTES), []).append(key)
-            for place, (owner, answers) in enumerate(classes.items()):
-                if (owner, _digest(rule)) not in self._shown:
-                    self._shown.add((owner, _digest(rule)))
-                    numbers = self._compared(tally, answers, rule)
-                    by_layout = met < _PLENTY and place < _IN_LAYOUTS
-                    tasks.append(
-                        MadeTask(
-                            key=answers[0], source=self._source, numbers=numbers, rule=rule, others=rivals,
-                            count=_MADE_PROBLEMS, by_layout=by_layout,
-                            least=max(0, FEWEST_COMPARED - met),
-                        )
+        rule, rivals = member.rule, _rivals(member, members)
+        met = sum(len(tally.numbers[k]) for k in member.keys)
+        least = max(0, FEWEST_COMPARED - self.standing(tally, member).equal)
+        classes: dict[AnswerKey, list[AnswerKey]] = {}
+        for key in sorted(member.keys, key=lambda k: -tally.counts[k]):
+            classes.setdefault(key.only(CLASS_ATTRIBUTES), []).append(key)
+        for place, (owner, answers) in enumerate(classes.items()):
+            numbers = self._compared(tally, answers, rule)
+            if numbers and (owner, _digest(rule)) not in done:
+                by_layout = met < _PLENTY and place < _IN_LAYOUTS
+                tasks.append(
+                    MadeTask(
+                        key=answers[0], source=self._source, numbers=numbers, rule=rule, others=rivals,
+                        count=_MADE_PROBLEMS, by_layout=by_layout, least=least,
                     )
+                )
         return tasks
 
     def _compared(self, tally: Tally, answers: Sequence[AnswerKey], rule: Rule) -> tuple[int, ...]:
@@ -147,24 +185,43 @@ class Verification:
         done = self.comparisons.under(key, number, rule)
         return done is not None and (done.full or not full)
 
+    def _members(self, tally: Tally, index: RowIndex) -> list[Member]:
+        """The rows that have a rule, with the answers met of each."""
+        found: dict[AnswerKey, tuple[Row, list[AnswerKey]]] = {}
+        for key in tally.counts:
+            row = index.find(key)
+            if row is not None and row.solved.rule is not None:
+                found.setdefault(row.key, (row, []))[1].append(key)
+        return [
+            Member(row=row, rule=row.solved.rule, keys=tuple(keys), due=chosen_answers(keys, tally.counts, self._most))
+            for row, keys in found.values()
+            if row.solved.rule is not None
+        ]
+
+
+def _met(tally: Tally, member: Member) -> int:
+    return sum(tally.counts[k] for k in member.keys)
+
+
+def _depth(numbers: Sequence[int], problems: int) -> int:
+    """On how many problems each answer is compared, ``numbers`` known of each, for so many in all or all there are."""
+    depth = max(1, -(-problems // len(numbers)))
+    while depth < max(numbers) and _sum_capped(numbers, depth) < problems:
+        depth += 1
+    return depth
+
+
+def _sum_capped(numbers: Iterable[int], most: int) -> int:
+    return sum(min(most, n) for n in numbers)
+
 
 def _digest(rule: Rule) -> str:
     return sha256(rule.text.encode()).hexdigest()[:16]
 
 
-def _members(tally: Tally, index: RowIndex) -> list[tuple[Row, list[AnswerKey]]]:
-    """The rows that have a rule, with the answers met of each."""
-    found: dict[AnswerKey, tuple[Row, list[AnswerKey]]] = {}
-    for key in tally.counts:
-        row = index.find(key)
-        if row is not None and row.solved.rule is not None:
-            found.setdefault(row.key, (row, []))[1].append(key)
-    return list(found.values())
-
-
-def _rivals(row: Row, members: Sequence[tuple[Row, list[AnswerKey]]]) -> tuple[Rule, ...]:
+def _rivals(member: Member, members: Sequence[Member]) -> tuple[Rule, ...]:
     """Other rules of the row's family."""
-    family, own = row.key.only(FAMILY_ATTRIBUTES), row.solved.rule
-    rules = (r.solved.rule for r, _ in members if r.key.only(FAMILY_ATTRIBUTES) == family)
-    distinct = {r.text: r for r in rules if r is not None and own is not None and r.text != own.text}
+    family = member.row.key.only(FAMILY_ATTRIBUTES)
+    rules = (m.rule for m in members if m.row.key.only(FAMILY_ATTRIBUTES) == family)
+    distinct = {r.text: r for r in rules if r.text != member.rule.text}
     return tuple(distinct.values())[:_VERIFY_RIVALS]
