@@ -8,8 +8,9 @@ from itertools import product
 import pytest
 
 from gemmdesc.errors import InvalidInputError
-from gemmdesc.kernels.choose import KernelChoice, features_of
+from gemmdesc.kernels.choose import KernelChoice
 from gemmdesc.kernels.config import Feature
+from gemmdesc.kernels.unasked import features_of
 from gemmdesc.plan import Plan
 from gemmdesc.plan.cards import card_arithmetic
 from gemmdesc.speed.schedules import (

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.choose import KernelChoice, choose_kernel, features_of
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel
 from gemmdesc.kernels.config import Feature
 from gemmdesc.kernels.tiled import Choice
+from gemmdesc.kernels.unasked import features_of
 from gemmdesc.tuning.card import kernel_descriptor
 
 if TYPE_CHECKING:
