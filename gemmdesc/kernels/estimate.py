@@ -117,6 +117,13 @@ def estimated_us(
     return time
 
 
+def least_us(meta: KernelMeta, costs: Costs = H200) -> float:
+    """Microseconds below which no kernel of a product comes: its bytes once, and its operations."""
+    size = meta.a.dtype.itemsize
+    moved = (meta.m * meta.k + meta.k * meta.n) * size + meta.m * meta.n * meta.out.dtype.itemsize
+    return max(moved * 1e-6 / costs.terabytes, 2e-6 * meta.m * meta.n * meta.k / costs.tera_operations)
+
+
 def _bounds(config: KernelConfig, meta: KernelMeta, turns: Turns, lanes: int, costs: Costs) -> tuple[float, ...]:
     """Microseconds of each of what may be the slowest: instructions, caches, lines, latency, power, memory."""
     rows, columns, k = config.block_m, config.block_n, config.block_k
