@@ -90,7 +90,7 @@ def test_how_many_there_are() -> None:
     assert kinds["fused_tma"] == len(FUSED_CONFIGS) * 2 * 3 * 4 * 2 * 2
     assert kinds["fused_pointer"] == 4 * 2 * 3 * 5 * 2
     assert kinds["fused_after"] == 4 * 3
-    assert sum(kinds.values()) < 1400
+    assert sum(kinds.values()) < 2000
 
 
 @pytest.mark.parametrize("stored", [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT8_E4M3FN])
