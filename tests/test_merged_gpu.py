@@ -1,4 +1,4 @@
-"""What is not picked unasked, on a GPU: slices merged by their last program, narrow tiles, dependent launches.
+"""Features of schedules on a GPU: slices merged by their last program, narrow tiles, dependent launches.
 
 Every such config against the replay; streams, graphs, and the counters afterwards.  Kernels are compiled first, by one
 process of those that share the tests (``pytest -n 3``) for all of them.
@@ -291,7 +291,7 @@ def test_dependent_launches_that_feed_one_another_have_the_same_bytes(span: int 
     first = torch.randn(16, k, device="cuda", generator=generator).half()
     desc = check_kernels.make_desc(k, span=span)
     meta = kernel_meta(first, weights[0], torch.empty_like(first))
-    plain = choose_kernel(desc, meta, check_kernels.CARD)
+    plain = choose_kernel(desc, meta, check_kernels.CARD, unasked=frozenset())
     unasked = frozenset({Feature.DEPENDENT, Feature.NARROW, *((Feature.ONE_LAUNCH,) if span else ())})
     early = choose_kernel(desc, meta, check_kernels.CARD, unasked=unasked)
     assert isinstance(plain, KernelChoice)
