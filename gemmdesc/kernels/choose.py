@@ -293,9 +293,11 @@ def _chosen(
                 narrow[s] = c.block_n
         found = [(s, c) for s, c in found if c.block_n == narrow.get(s, c.block_n)]
 
+    span = read_span(slices, meta)
+
     def cost(pair: tuple[Structure, KernelConfig]) -> float:
         if pair[0].by_descriptor:
-            return estimated_us(*pair, meta, slices, read_span(slices, meta))
+            return estimated_us(*pair, meta, slices, span)
         return _pointer_cost(pair[1], meta, slices)
 
     structure, config = min(found, key=cost)

@@ -105,7 +105,9 @@ def estimated_us(
     """
     turns = turns_of(structure, config, meta, slices, span)
     bounds = _bounds(config, meta, turns, min(span, meta.k), costs)
-    time = math.pow(math.fsum(math.pow(b, costs.sharpness) for b in bounds), 1 / costs.sharpness)
+    largest = max(bounds)
+    together = sum([math.pow(bound / largest, costs.sharpness) for bound in bounds])
+    time = largest * math.pow(together, 1 / costs.sharpness)
     time += costs.start_us + costs.fill_us * min(turns.steps, _FILLING) / _FILLING
     time += turns.each * costs.tile_us + turns.share * config.block_m * config.block_n * costs.store_ns * 1e-6
     if config.dependent:

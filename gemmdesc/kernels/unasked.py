@@ -5,8 +5,6 @@ The one place that says so.  Tuned tables and callers may name any config, and a
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gemmdesc.kernels.config import Feature, KernelConfig
 from gemmdesc.kernels.estimate import turns_of
 from gemmdesc.kernels.meta import KernelMeta
@@ -36,18 +34,24 @@ def pays_unasked(
     pipeline; a longer loop over tiles loses more by letting the next kernel start than that gains by it.  Tiles of
     256 rows are a tuner's to pick: none was faster yet.
     """
-    if structure.by_descriptor and config.block_m > _MOST_ROWS:
+    if structure.by_descriptor and (config.block_m > _MOST_ROWS or (config.thin and not structure.merged)):
         return False
-    features = features_of(structure, config)
-    if Feature.NARROW in features and not structure.merged:
-        return False
-    if Feature.DEPENDENT not in features:
+    if not config.dependent:
         return True
+    if slices.merge is not None:
+        return False
     turns = turns_of(structure, config, meta, slices, span)
-    return slices.merge is None and (turns.each == 1 or turns.steps < config.num_stages)
+    return turns.each == 1 or turns.steps < config.num_stages
 
 
 def without_twins(configs: list[KernelConfig]) -> list[KernelConfig]:
     """Where a dependent config may be picked, not what it is without."""
-    early = {replace(c, dependent=False) for c in configs if c.dependent}
-    return [c for c in configs if c not in early]
+    early = {_but_for_dependence(c) for c in configs if c.dependent}
+    return [c for c in configs if c.dependent or _but_for_dependence(c) not in early]
+
+
+def _but_for_dependence(c: KernelConfig) -> tuple[int, ...]:
+    """Cheaper than a config without its dependence, as a choice is made while a caller waits."""
+    return (
+        c.block_m, c.block_n, c.block_k, c.num_warps, c.num_stages, c.group_m, c.programs_per_sm, c.one_launch
+    )  # fmt: skip
