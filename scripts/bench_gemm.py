@@ -14,7 +14,8 @@ caller gets: the model's choice, or that of a tuned table if one is found.  Exit
 are left.
 
 ``--configs``: also time other schedules of plain 16-bit products where they apply, bytes first; names between commas,
-``two_launches`` or ``one_launch``, ``narrow``, ``dependent``, joined by + where several hold; ``usual`` for six.
+``two_launches``, ``plain``, or ``one_launch``, ``narrow``, ``dependent``, joined by + where several hold; ``usual``
+for seven.
 ``--compiled``: of how many shapes a group torch.compile's code is timed, which takes 20 seconds a shape.
 
 ``summary`` writes OUT/speed.json (claims, for docs/results), OUT/speed.parquet (every row, dropped sessions', too) and
@@ -117,6 +118,8 @@ def summary(options: argparse.Namespace) -> int:
         over = f"over {group['timed']} of {group['shapes']}"
         mean = "nothing timed" if group["geomean"] is None else f"{group['geomean']:.3f}"
         print(f"{name}: {mean} {over}, bar {group['bar']:.3f} {words}")
+    for reason, by_part in found[0]["declined"].items():
+        print(f"declined, {', '.join(f'{n} of {part}' for part, n in by_part.items())}: {reason}")
     others = next((c["by_schedule"] for c in found if "by_schedule" in c), {})
     for name, result in others.items():
         print(in_words(name, result))

@@ -70,10 +70,10 @@ class Described:
 
     @property
     def choice(self) -> Choice:
-        merged = Structure(self.structure).merged
+        structure = Structure(self.structure)
         found: Choice | Declined = (
-            choose_kernel(self.desc, self.meta, CARD, structure=Structure(self.structure))
-            if merged else choose_whole(self.desc, self.meta, CARD)
+            choose_kernel(self.desc, self.meta, CARD, structure=structure)
+            if structure.merged or structure is Structure.CHAIN_TMA else choose_whole(self.desc, self.meta, CARD)
         )  # fmt: skip
         if isinstance(found, Declined):
             raise SystemExit(f"{self.name} must have a kernel (got {found.reason})")

@@ -30,9 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from gemmdesc.errors import Declined
-from gemmdesc.kernels.choose import KernelChoice, features_of
+from gemmdesc.kernels.choose import KernelChoice
 from gemmdesc.kernels.competing import TunableChoice, competing
 from gemmdesc.kernels.config import Feature
+from gemmdesc.kernels.unasked import features_of
 from gemmdesc.kernels.variant import Variant
 from gemmdesc.plan import needed_variants
 from gemmdesc.plan.cards import card_arithmetic

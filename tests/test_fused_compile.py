@@ -90,7 +90,7 @@ def test_how_many_there_are() -> None:
     assert kinds["fused_tma"] == len(FUSED_CONFIGS) * 2 * 3 * 4 * 2 * 2
     assert kinds["fused_pointer"] == 4 * 2 * 3 * 5 * 2
     assert kinds["fused_after"] == 4 * 3
-    assert sum(kinds.values()) < 1400
+    assert sum(kinds.values()) < 2000
 
 
 @pytest.mark.parametrize("stored", [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT8_E4M3FN])
@@ -142,7 +142,10 @@ def test_every_layout_compiles(stored: DType) -> None:
 def test_a_chain_that_ends_with_an_epilogue_is_one_kernel_of_matrix_steps(config: Any) -> None:
     tile = {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k}
     found = variants("fused_tma", **tile, A_ROWS=True, B_ROWS=False, OUT_LAYOUT=Layout.ROWS.value, ALIGNED=True)
-    variant = next(v for v in found if v.loaded is v.stored is DType.BFLOAT16 and v.num_warps == config.num_warps)
+    pipeline = (config.num_warps, config.num_stages)
+    variant = next(
+        v for v in found if v.loaded is v.stored is DType.BFLOAT16 and (v.num_warps, v.num_stages) == pipeline
+    )
     compiled = compile_variant(variant, capability=90)
     assert re.search(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16", compiled.asm["ptx"])
     assert "cp.async.bulk.tensor.2d" in compiled.asm["ptx"]

@@ -30,11 +30,12 @@ from gemmdesc.descriptor import (
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
-from gemmdesc.kernels.choose import KernelChoice, choose_kernel, configs_of, features_of
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel, configs_of
 from gemmdesc.kernels.config import Feature, KernelConfig
 from gemmdesc.kernels.meta import KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.structure import Structure
+from gemmdesc.kernels.unasked import features_of
 from gemmdesc.kernels.variants import enumerate_variants, variants_of
 from gemmdesc.schedule import make_schedule
 
@@ -176,21 +177,25 @@ def test_a_single_row_is_read_by_descriptor(layouts: str) -> None:
 def test_enough_tiles_fold_in_registers_and_few_go_to_scratch() -> None:
     for asked, scratch in (((), Structure.CHAIN_TMA), ((Feature.ONE_LAUNCH,), Structure.MERGED_TMA)):
         assert chosen(desc(4096, span=1408), meta(2048, 2048, 4096), *asked).structure is Structure.FOLDED_CHAIN
+        # One program a slice is more than the few tiles of a fold in registers would keep busy.
+        assert chosen(desc(8192, span=4096), meta(256, 2048, 8192), *asked).structure is scratch
+        # So many slices take one program longer to fold than a launch costs.
         deep = chosen(desc(300000, span=5056), meta(16, 16, 300000), *asked)
-        assert deep.structure is scratch
+        assert deep.structure is Structure.CHAIN_TMA
         assert deep.programs == 60
 
 
 def test_slices_of_few_tiles_take_one_launch_where_it_is_asked_for_and_of_many_two() -> None:
-    bound = replace(meta(20000, 20000, 4096), sm_count=10**6)
-    for at, one, two in (
-        (meta(512, 512, 4096), Structure.MERGED_TMA, Structure.CHAIN_TMA),
-        (bound, None, Structure.CHAIN_TMA),
-        (meta(50, 70, 4096, alignment=2), Structure.MERGED_POINTER, Structure.CHAIN_POINTER),
-        (meta(50, 200000, 4096, alignment=2), None, Structure.CHAIN_POINTER),
+    # Roundings that no kernel folds in registers.
+    scratch = desc(4096, span=1408, merge_dtype=DType.BFLOAT16)
+    for d, at, one, two in (
+        (desc(4096, span=1408), meta(512, 512, 4096), Structure.MERGED_TMA, Structure.CHAIN_TMA),
+        (scratch, meta(20000, 20000, 4096), None, Structure.CHAIN_TMA),
+        (scratch, meta(50, 70, 4096, alignment=2), Structure.MERGED_POINTER, Structure.CHAIN_POINTER),
+        (scratch, meta(50, 200000, 4096, alignment=2), None, Structure.CHAIN_POINTER),
     ):
         for asked in ((), (Feature.ONE_LAUNCH,)):
-            choice = chosen(desc(4096, span=1408), at, *asked)
+            choice = chosen(d, at, *asked)
             merged = one is not None and bool(asked)
             assert choice.structure is (one if merged else two)
             kernels = [choice.structure.value, *([] if merged else ["merge"])]
@@ -251,7 +256,7 @@ def test_a_few_rows_get_narrow_tiles_and_enough_bytes_under_way() -> None:
     assert tile(8, 14336, 4096) == (64, 8, 128, 4)
     assert tile(8, 6144, 2048) == (32, 8, 128, 6)
     assert tile(32, 14336, 4096) == (64, 32, 128, 4)
-    assert tile(32, 6144, 2048) == (64, 32, 128, 6)
+    assert tile(32, 6144, 2048) == (64, 32, 128, 8)
     # A step must not cross from one slice into the next.
     assert tile(64, 4096, 14336, 4800)[2] == 64
     for m in (1, 8, 9, 16, 17, 32, 33, 64):

@@ -20,7 +20,7 @@ from gemmdesc.speed.rehearsal import RehearsalDevice, RehearsedShape
 from gemmdesc.speed.schedules import TWO_LAUNCHES
 from gemmdesc.speed.session import Plan, remaining, run_session, with_compiled
 from gemmdesc.speed.sets import control_shapes, speed_shapes
-from gemmdesc.speed.summary import Collected, claims, group_result, schedule_results, write_rows
+from gemmdesc.speed.summary import Collected, claims, declines, group_result, schedule_results, write_rows
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 DECODE = speed_shapes(["decode"])
@@ -110,6 +110,20 @@ def test_shapes_of_other_bytes_are_never_timed(tmp_path: Path) -> None:
     assert (result["shapes"], result["timed"], result["met"]) == (28, 25, False)
     found = claims(collected, "x")[0]["counts"]
     assert (found["equal"], found["different"], found["declined"], found["failed"]) == (25, 1, 1, 1)
+    assert claims(collected, "x")[0]["declined"] == {"kernel: none": {"decode": 1}}
+
+
+def test_declines_are_counted_by_reason_and_set(tmp_path: Path) -> None:
+    shapes = DECODE[:4] + speed_shapes(["vector"])[:2]
+    done = session(tmp_path, "one", RehearsalDevice(declined=frozenset(s.name for s in shapes)), shapes=shapes)
+    sizes = [f"kernel: sizes must be positive (got {r.shape.product.m}, (1, 2))" for r in done.measured]
+    rows = [replace(r, reason=words) for r, words in zip(done.measured, sizes, strict=True)]
+    rows[0] = replace(rows[0], reason="no_rule: none")
+    found = declines(Collected(shapes, (replace(done, rows=(*rows, *(r for r in done.rows if r.control))),)))
+    of = Counter(r.shape.part for r in rows[1:])
+    assert list(found) == ["kernel: sizes must be positive", "no_rule: none"]
+    assert found["kernel: sizes must be positive"] == dict(of)
+    assert found["no_rule: none"] == {rows[0].shape.part: 1}
 
 
 def test_a_group_that_declines_is_shown_as_not_met(tmp_path: Path) -> None:

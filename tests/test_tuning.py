@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from gemmdesc.books import Shape
 from gemmdesc.descriptor import (
     Accumulator,
     Contiguous,
@@ -25,8 +26,17 @@ from gemmdesc.descriptor import (
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError, ProfileError
-from gemmdesc.kernels.choose import KernelChoice, choose_kernel, features_of
-from gemmdesc.kernels.competing import TunableChoice, competing, key_of, pick_of
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel
+from gemmdesc.kernels.competing import (
+    MOST_TIMED,
+    WITHIN,
+    TunableChoice,
+    competing,
+    key_of,
+    pick_of,
+    predicted_us,
+    worth_timing,
+)
 from gemmdesc.kernels.config import TMA_CONFIGS, Feature, KernelConfig
 from gemmdesc.kernels.fused import FusedChoice
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
@@ -34,12 +44,13 @@ from gemmdesc.kernels.slices import Merge
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tiled import choose_whole
 from gemmdesc.kernels.tuned import TunedPick, TunedTable, size_class, tuned_table
+from gemmdesc.kernels.unasked import features_of
 from gemmdesc.kernels.variants import merge_variant
 from gemmdesc.plan.cards import card_arithmetic
 from gemmdesc.pointwise import Silu
 from gemmdesc.problem import DeviceId
 from gemmdesc.tuning.ahead import Ahead
-from gemmdesc.tuning.card import kernel_descriptor
+from gemmdesc.tuning.card import Candidate, by_gain, kernel_descriptor, tune_shapes
 from gemmdesc.tuning.search import Measured, TunedRow, measure, settle, table_of
 from gemmdesc.tuning.store import Provenance, Tuned, find_tuned, joined, read_tuned, tuned_path, write_tuned
 
@@ -181,7 +192,9 @@ def test_fused_chains_take_a_pick_too() -> None:
     plain, at = chain(4096), meta(chain(4096), 1024, 4096, 4096)
     choices = competing(plain, at, CARD)
     assert not isinstance(choices, Declined)
-    pick = next(c for c in choices[1:] if c.config.block_m * c.config.block_n <= 64 * 32 * c.config.num_warps)
+    # Few registers of sums, and room for a tile of float32.
+    small = [c for c in choices[1:] if c.config.block_m * c.config.block_n <= 64 * 32 * c.config.num_warps]
+    pick = next(c for c in small if c.config.shared_bytes(2, 4) <= at.shared_bytes)
     held = replace(at, out=replace(at.out, dtype=FP32))
     table = tuned_table([(key_of(pick, held), pick_of(pick))])
     fused = choose_whole(desc, at, CARD, tuned=table)
@@ -393,7 +406,6 @@ def test_tune_says_that_there_is_no_gpu(tmp_path: Path) -> None:
 def test_the_command_writes_joins_and_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     from gemmdesc import ops
-    from gemmdesc.books import Shape
     from gemmdesc.cli.app import app
     from gemmdesc.tuning import card
 
@@ -404,10 +416,10 @@ def test_the_command_writes_joins_and_tells(tmp_path: Path, monkeypatch: pytest.
     trials = [fast, wrong, none]
 
     def tune_shapes(planner: Any, shapes: Any, **named: Any) -> card.Timed:
-        asked.append(tuple(shapes))
+        asked.append(tuple(shapes)[named["start"] :])
         one = measure(desc, at, CARD, trials[len(asked) - 1], Random(0), rounds=4)
         refused = Declined(code="kernel", reason="none")
-        return card.Timed(outcomes=((shapes[0], one), (shapes[1], refused)), left=len(shapes) - 2)
+        return card.Timed(outcomes=((shapes[0], one), (shapes[1], refused)), left=len(asked[-1]) - 2)
 
     class Card:
         device = H200
@@ -461,3 +473,111 @@ def test_kernels_are_compiled_once_and_what_fails_is_told(tmp_path: Path, monkey
     assert list(tmp_path.glob("*/*.cubin"))
     (told,) = ahead.failures
     assert "kernel='none'" in told
+
+
+class Rehearsal(Clock):
+    """A trial on no card: a kernel takes its estimate, and what is asked for takes half of it."""
+
+    def __init__(self, at: KernelMeta, favoured: Any) -> None:
+        super().__init__({})
+        self.at, self.favoured, self.closed = at, favoured, False
+
+    def microseconds(self, choice: TunableChoice) -> float:
+        self.timed.append(pick_of(choice))
+        us = predicted_us(choice, self.at)
+        assert us is not None
+        return us / 2 if self.favoured(choice) else us
+
+    def close(self) -> None:
+        self.closed = True
+
+
+SHAPES = tuple(
+    Shape(m=m, n=n, k=k) for m, n, k in ((256, 512, 6832), (4096, 4096, 4096), (260, 520, 6832), (512, 1024, 8192))
+)
+
+
+def rehearsed(planner: Any, favoured: Any = lambda choice: False, **named: Any) -> tuple[Any, list[Rehearsal]]:
+    trials: list[Rehearsal] = []
+
+    def trial(at: KernelMeta, seed: int) -> Any:
+        trials.append(Rehearsal(at, favoured))
+        return trials[-1]
+
+    timed = tune_shapes(planner, SHAPES, rounds=4, trial=trial, **named)
+    return timed, trials
+
+
+def test_tuning_goes_by_what_may_be_gained_and_on_where_it_ended(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from tests.test_plan import Counted, planner_of
+
+    planner = planner_of(Counted())
+    whole, trials = rehearsed(planner, seconds=100.0)
+    assert (len(whole.outcomes), whole.left) == (4, 0)
+    order = [shape for shape, _ in whole.outcomes]
+    keys = [m.key for m in whole.measured]
+    assert len(keys) == 4
+    # Each class once before any a second time, and a full card's product, which has least to gain, last of those.
+    assert len(set(keys[:3])) == 3
+    assert keys[3] in keys[:3]
+    assert order[2] == SHAPES[1]
+    for t, m in zip(trials, whole.measured, strict=True):
+        assert t.closed
+        assert set(m.halves) <= set(t.timed)
+        assert m.default in m.halves
+        assert 2 <= len(set(t.timed)) <= MOST_TIMED + 1
+    kept: list[int] = []
+    first, _ = rehearsed(planner, seconds=0.0, keep=lambda timed: kept.append(len(timed.outcomes)))
+    assert ([s for s, _ in first.outcomes], first.left, kept) == (order[:1], 3, [1])
+    rest, _ = rehearsed(planner, seconds=100.0, start=1)
+    assert ([s for s, _ in rest.outcomes], rest.left) == (order[1:], 0)
+
+
+def test_what_tuning_found_is_read_back_and_chosen(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from gemmdesc.plan import Plan, Planner
+    from tests.test_plan import SETTINGS, Counted, made, planner_of, sample_profile
+
+    timed, _ = rehearsed(planner_of(Counted()), lambda choice: choice.config.block_n == 64, seconds=100.0)
+    rows = settle(timed.measured)
+    assert rows
+    path = tuned_path(tmp_path, H200)
+    write_tuned(Tuned(device=H200, provenance=PROVENANCE, rows=rows), path)
+    table = read_tuned(path).table
+    planner = Planner(Counted().open, lambda device, library: sample_profile(), tuned=lambda device: table)
+    picked = []
+    for shape in SHAPES:
+        plan = made(planner.plan_mm(*shape.metas(), SETTINGS))
+        assert isinstance(plan, Plan)
+        pick = table.find(key_of(plan.kernel, plan.meta))  # type: ignore[arg-type]
+        if pick is not None:
+            picked.append(pick_of(plan.kernel) == pick)  # type: ignore[arg-type]
+    assert picked
+    assert all(picked)
+    # The order does not depend on what a table says, so that a run can be gone on with after it.
+    again, _ = rehearsed(planner, seconds=100.0)
+    assert [s for s, _ in again.outcomes] == [s for s, _ in timed.outcomes]
+
+
+def test_what_declines_comes_last_and_what_is_hopeless_is_not_timed() -> None:
+    refused = Declined(code="kernel", reason="none")
+    desc, at, _ = aligned()
+    choices = competing(desc, at, CARD)
+    assert not isinstance(choices, Declined)
+    near = worth_timing(choices, at)
+    assert near[0] == choices[0]
+    assert 2 <= len(near) < len(choices)
+    estimates = [us for c in near[1:] if (us := predicted_us(c, at)) is not None]
+    assert len(estimates) == len(near) - 1
+    assert estimates == sorted(estimates)
+    assert estimates[-1] <= WITHIN * estimates[0]
+    candidate = Candidate(shape=SHAPES[0], desc=desc, meta=at, choices=near)
+    ordered = by_gain([(SHAPES[1], refused), (SHAPES[0], candidate)])
+    assert [shape for shape, _ in ordered] == [SHAPES[0], SHAPES[1]]
+    # Kernels that there is no estimate for all compete.
+    for name in ("float8", "float32", "small"):
+        d, (m, n, k) = CASES[name]
+        every = competing(d, meta(d, m, n, k), CARD)
+        assert not isinstance(every, Declined)
+        assert worth_timing(every, meta(d, m, n, k)) == every

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from gemmdesc.tuning.card import Timed
     from gemmdesc.tuning.store import Tuned
 
+#: Between two writes of a table that still grows.
+_SECONDS_KEPT = 15.0
 #: Declines that a table's note lists.
 _LISTED = 10
 
@@ -54,50 +57,64 @@ def tune(
     profile: ProfileOption = None,
     rounds: Annotated[int, typer.Option(min=2, help="Turns that are counted, of each config.")] = 8,
     seconds: Annotated[float, typer.Option(min=1, help="No product is begun after so long.")] = 600.0,
-    start: Annotated[int, typer.Option(min=0, help="Products of the list that are skipped, as timed before.")] = 0,
+    start: Annotated[int, typer.Option(min=0, help="Products that are skipped, as timed before, in tune's order.")] = 0,
     json: JsonOption = False,
 ) -> int:
     """Time the configs of these products' kernels on this card; the fastest are used from then on, with the same bytes.
 
-    Only configs of one descriptor compete, and one whose bytes are not the default's is never timed. Exits 1 where
-    there was such a one.
+    Only configs of one descriptor compete, and one whose bytes are not the default's is never timed. Products with most
+    to gain come first, by the kernels' estimates. The table is written as it grows. Exits 1 where bytes differ.
     """
     from gemmdesc.ops import default_planner
     from gemmdesc.profiles import user_folder
     from gemmdesc.tuning.ahead import Ahead
     from gemmdesc.tuning.card import tune_shapes
-    from gemmdesc.tuning.store import tuned_path, write_tuned
+    from gemmdesc.tuning.store import read_tuned, tuned_path
 
     asked = Asked(source=shapes, tokens=tokens, grid=grid, dtype=dtype, out_dtype=out_dtype, layout=layout).shapes()
     planner = default_planner(profiles=profile)
+    path = tuned_path(out or user_folder(), planner.device)
+    earlier = read_tuned(path) if path.is_file() else None
+    written = monotonic()
+
+    def keep(timed: Timed) -> None:
+        nonlocal written
+        if monotonic() - written > _SECONDS_KEPT:
+            _write(made(planner, timed, earlier), path)
+            written = monotonic()
+
     with Progress() as progress, Ahead(int(planner.device.sm.removeprefix("sm_"))) as ahead:
         timed = tune_shapes(
-            planner, asked[start:], rounds=rounds, seconds=seconds, report=progress.report, ahead=ahead
+            planner, asked, rounds=rounds, seconds=seconds, start=start, report=progress.report, ahead=ahead, keep=keep
         )
-    path = tuned_path(out or user_folder(), planner.device)
-    tuned = made(planner, timed, path)
-    try:
-        write_tuned(tuned, path)
-    except OSError as error:
-        from gemmdesc.errors import InvalidInputError
-
-        raise InvalidInputError(f"out must be a folder that can be written ({error}) (got {path})") from error
+    tuned = made(planner, timed, earlier)
+    _write(tuned, path)
     _print(timed, tuned, path, start + len(timed.outcomes), wants_json(context, json))
     return DIFFERENT if any(m.different for m in timed.measured) else EQUAL
 
 
-def made(planner: Planner, timed: Timed, path: Path) -> Tuned:
-    """The table that holds what was timed, and what the file at ``path`` has of other classes.
+def _write(tuned: Tuned, path: Path) -> None:
+    from gemmdesc.errors import InvalidInputError
+    from gemmdesc.tuning.store import write_tuned
+
+    try:
+        write_tuned(tuned, path)
+    except OSError as error:
+        raise InvalidInputError(f"out must be a folder that can be written ({error}) (got {path})") from error
+
+
+def made(planner: Planner, timed: Timed, earlier: Tuned | None) -> Tuned:
+    """The table that holds what was timed, and what ``earlier`` has of other classes.
 
     Raises:
-        ProfileError: the file at ``path`` is broken, or of another card.
+        ProfileError: ``earlier`` is of another card.
     """
     import torch
     import triton
 
     from gemmdesc import __version__
     from gemmdesc.tuning.search import settle
-    from gemmdesc.tuning.store import Provenance, Tuned, joined, read_tuned
+    from gemmdesc.tuning.store import Provenance, Tuned, joined
 
     provenance = Provenance(
         command=command_line(), date=date.today().isoformat(), gemmdesc=__version__, torch=str(torch.__version__),
@@ -105,7 +122,7 @@ def made(planner: Planner, timed: Timed, path: Path) -> Tuned:
         different=sum(len(m.different) for m in timed.measured),
     )  # fmt: skip
     new = Tuned(device=planner.device, provenance=provenance, rows=settle(timed.measured))
-    return joined(read_tuned(path), new, [m.key for m in timed.measured]) if path.is_file() else new
+    return new if earlier is None else joined(earlier, new, [m.key for m in timed.measured])
 
 
 def _print(timed: Timed, tuned: Tuned, path: Path, reached: int, json: bool) -> None:

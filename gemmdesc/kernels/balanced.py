@@ -116,7 +116,7 @@ def _chain(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic, run: _Slices)
     inner = replace(meta, k=k, a=meta.a.at(0, run.begin), b=meta.b.at(run.begin, 0), out=out)
     reason = declined("no chain kernel stores its slices")
     for structure in (Structure.CHAIN_TMA, Structure.CHAIN_POINTER, Structure.GROUPED_CHAIN):
-        chosen = choose_kernel(chained, inner, card, structure=structure)
+        chosen = choose_kernel(chained, inner, card, structure=structure, unasked=frozenset())
         if isinstance(chosen, KernelChoice) and not chosen.swapped:
             return chosen
         if isinstance(chosen, Declined):

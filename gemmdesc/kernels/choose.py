@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from gemmdesc.descriptor import GEMMDesc, ScalarStep
 from gemmdesc.dtypes import DType
@@ -18,15 +19,16 @@ from gemmdesc.kernels.config import (
     MERGED_POINTER_CONFIGS,
     POINTER_CONFIGS,
     TMA_CONFIGS,
-    UNASKED,
     Feature,
     KernelConfig,
 )
+from gemmdesc.kernels.estimate import estimated_us
 from gemmdesc.kernels.meta import KernelMeta, Layout
 from gemmdesc.kernels.nest import NestChoice, choose_nest
 from gemmdesc.kernels.slices import Merge, Slices, declined, slice_up
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tuned import UNTUNED, TunedKey, TunedTable, tuned_key
+from gemmdesc.kernels.unasked import features_of, pays_unasked, without_twins
 
 #: The largest offset, in elements, that 32-bit index arithmetic reaches.
 MAX_NARROW_OFFSET = 2**31 - 1
@@ -106,13 +108,14 @@ def choose_kernel(
     structure: Structure | None = None,
     configs: tuple[KernelConfig, ...] | None = None,
     tuned: TunedTable = UNTUNED,
-    unasked: frozenset[Feature] = UNASKED,
+    unasked: frozenset[Feature] | None = None,
 ) -> KernelChoice | NestChoice | Declined:
     """The kernel that computes ``desc`` bit for bit; ``config`` and ``structure`` override choices of speed.
 
     ``configs``: those to choose among, instead of the structure's.  ``tuned``: what was measured to be fast, taken
     where it is one of the configs that may be chosen here.  ``unasked``: features of the configs that the model may
-    pick; a merged ``structure`` asks for one launch.
+    pick, by default those that pay there (:func:`gemmdesc.kernels.unasked.pays_unasked`); a merged ``structure`` asks
+    for one launch.
     A nest of CUDA-core chains has one structure, and configs of its own (:func:`gemmdesc.kernels.nest.choose_nest`).
     """
     if isinstance(desc.accumulator.step, ScalarStep):
@@ -135,14 +138,16 @@ def choose_kernel(
     allowed = () if pick is None or pick.structure not in candidates else configs or configs_of(pick.structure)
     if pick is not None and pick.config in allowed and _fits(pick.config, pick.structure, turned, slices):
         return _assemble(pick.structure, slices, pick.config, turned, swapped)
-    if structure is not None and structure.merged:
+    if unasked is not None and structure is not None and structure.merged:
         unasked |= {Feature.ONE_LAUNCH}
-    for candidate in candidates:
-        known = (config,) if config else configs or _unasked_configs(candidate, unasked)
-        usable = [c for c in known if _fits(c, candidate, turned, slices)]
-        if usable:
-            chosen = _pick(usable, candidate, turned, slices)
-            return _assemble(candidate, slices, chosen, turned, swapped)
+    # A caller's config is for the first structure that it fits.
+    for tried in [(c,) for c in candidates] if config else _together(candidates):
+        found = []
+        for candidate in tried:
+            known = (config,) if config else configs or _unasked_configs(candidate, turned, slices, unasked)
+            found += [(candidate, c) for c in known if _fits(c, candidate, turned, slices)]
+        if found:
+            return _chosen(found, slices, turned, swapped)
     return declined(
         f"structure and config must suit spans of {slices.span} and {meta.shared_bytes} shared bytes "
         f"(got {structure}, {config})"
@@ -175,25 +180,30 @@ def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:
             return ()
 
 
-def features_of(structure: Structure, config: KernelConfig) -> frozenset[Feature]:
-    """What ``config`` does there beside tiles, warps and stages."""
-    has = {
-        Feature.ONE_LAUNCH: config.one_launch,
-        Feature.NARROW: structure.by_descriptor and config.thin,
-        Feature.DEPENDENT: config.dependent,
-    }
-    return frozenset(feature for feature, whether in has.items() if whether)
+def _unasked_configs(
+    structure: Structure, meta: KernelMeta, slices: Slices, unasked: frozenset[Feature] | None
+) -> list[KernelConfig]:
+    """Those that the model may pick; where it may pick dependent ones, not what they are without."""
+    every = configs_of(structure)
+    if unasked is not None:
+        return without_twins([c for c in every if features_of(structure, c) <= unasked])
+    span = read_span(slices, meta)
+    return without_twins([c for c in every if pays_unasked(structure, c, meta, slices, span)])
 
 
-def _unasked_configs(structure: Structure, unasked: frozenset[Feature]) -> tuple[KernelConfig, ...]:
-    """Those whose features are among ``unasked``; where it has dependent ones, not what they are without."""
-    found = [c for c in configs_of(structure) if features_of(structure, c) <= unasked]
-    early = {replace(c, dependent=False) for c in found if c.dependent}
-    return tuple(c for c in found if c not in early)
+def _together(structures: tuple[Structure, ...]) -> Iterator[tuple[Structure, ...]]:
+    """Structures in their order, those that read by descriptor as one, as the estimate compares them."""
+    told = False
+    for structure in structures:
+        if not structure.by_descriptor:
+            yield (structure,)
+        elif not told:
+            told = True
+            yield tuple(s for s in structures if s.by_descriptor)
 
 
 def structures_for(slices: Slices, meta: KernelMeta) -> tuple[Structure, ...]:
-    """Every structure that can compute ``slices`` there, the one expected to be fastest first."""
+    """Every structure that can compute ``slices`` there; where pointers come first, they are expected to be faster."""
     chained, merged = _POINTER_STRUCTURES[slices.plain]
     pointers = (chained,) if slices.merge is None else (merged, chained)
     if not _direct(slices, meta) and min(meta.m, meta.n) < PACKED_SIDE:
@@ -204,15 +214,9 @@ def structures_for(slices: Slices, meta: KernelMeta) -> tuple[Structure, ...]:
         scratch = (Structure.MERGED_TMA, Structure.CHAIN_TMA)
     if not _direct(slices, meta) and _is_short(slices, meta):
         return (*pointers, *scratch)
-    if slices.merge is None:
-        return (*scratch, *pointers)
-    if not foldable(slices.merge, meta.out.dtype):
-        return (*scratch, *pointers)
-    if not any(4 * c.tiles(meta.m, meta.n) >= 3 * meta.sm_count for c in FOLDED_CONFIGS):
-        return (*scratch, Structure.FOLDED_CHAIN, *pointers)
-    # A thin side leaves most of a folded tile empty, which narrow tiles do not; but a fold of its own reads all again.
-    whole = (Structure.MERGED_TMA, Structure.FOLDED_CHAIN)
-    return (*(whole if meta.n <= THIN_SIDE else whole[::-1]), Structure.CHAIN_TMA, *pointers)
+    if slices.merge is not None and foldable(slices.merge, meta.out.dtype):
+        scratch = (*scratch, Structure.FOLDED_CHAIN)
+    return (*scratch, *pointers)
 
 
 def _is_short(slices: Slices, meta: KernelMeta) -> bool:
@@ -238,10 +242,8 @@ def _direct(slices: Slices, meta: KernelMeta) -> bool:
 
 def _fits(config: KernelConfig, structure: Structure, meta: KernelMeta, slices: Slices) -> bool:
     """Whether no step of ``config`` crosses from one slice into the next, and the kernel fits memory and indices."""
-    if structure.by_descriptor:
-        span = slices.span if _direct(slices, meta) else _packed_span(slices)
-        if slices.count > 1 and span % config.block_k:
-            return False
+    if structure.by_descriptor and slices.count > 1 and read_span(slices, meta) % config.block_k:
+        return False
     if config.one_launch != structure.merged:
         return False
     if structure.merged and not _counts(config, structure, meta, slices):
@@ -270,45 +272,51 @@ def _reaches(structure: Structure, meta: KernelMeta) -> tuple[int, ...]:
     return (meta.a.last_offset(meta.m, meta.k), meta.b.last_offset(meta.k, meta.n), out)
 
 
+def read_span(slices: Slices, meta: KernelMeta) -> int:
+    """Lanes of a slice as a tensor-descriptor kernel reads it."""
+    return slices.span if _direct(slices, meta) else _packed_span(slices)
+
+
 def _packed_span(slices: Slices) -> int:
     return -(-slices.lanes // SPAN_UNIT) * SPAN_UNIT
 
 
-def _pick(usable: list[KernelConfig], structure: Structure, meta: KernelMeta, slices: Slices) -> KernelConfig:
-    """The config of least estimated time: rounds of tiles, each its products and the loads that feed them."""
+def _chosen(
+    found: list[tuple[Structure, KernelConfig]], slices: Slices, meta: KernelMeta, swapped: bool
+) -> KernelChoice:
+    """The pair of least estimated time, the first of equals; a thin side gets one tile, so that A is read once."""
     if meta.n <= THIN_SIDE:
-        return _pick_thin(usable, structure, meta, slices)
-    parts = 1 if structure is Structure.FOLDED_CHAIN else slices.count
+        narrow: dict[Structure, int] = {}
+        for s, c in found:
+            covers, least = c.block_n >= meta.n, narrow.get(s)
+            if covers and (least is None or c.block_n < least):
+                narrow[s] = c.block_n
+        found = [(s, c) for s, c in found if c.block_n == narrow.get(s, c.block_n)]
 
-    def cost(config: KernelConfig) -> int:
-        rounds = -(-config.tiles(meta.m, meta.n) * parts // meta.sm_count)
-        return rounds * (config.block_m * config.block_n + _LOAD_COST * (config.block_m + config.block_n))
+    def cost(pair: tuple[Structure, KernelConfig]) -> float:
+        if pair[0].by_descriptor:
+            return estimated_us(*pair, meta, slices, read_span(slices, meta))
+        return _pointer_cost(pair[1], meta, slices)
 
-    return min(usable, key=cost)
+    structure, config = min(found, key=cost)
+    return _assemble(structure, slices, config, meta, swapped)
 
 
-def _pick_thin(
-    usable: list[KernelConfig], structure: Structure, meta: KernelMeta, slices: Slices
-) -> KernelConfig:
-    """The config that reads a long A soonest; the thin side gets one tile, so that A is read once.
+def _pointer_cost(config: KernelConfig, meta: KernelMeta, slices: Slices) -> float:
+    """Of a kernel that reads by pointers: rounds of tiles, each its products and the loads that feed them.
 
-    Memory gives its full rate only while enough bytes are under way (Little's law), so a config takes longer by as much
-    as it asks for too few, and by what it reads of B for each row of A.
+    Where a side is thin, reading the other: memory gives its full rate only while enough bytes are under way (Little's
+    law), so a config takes longer by as much as it asks for too few, and by what it reads of B for each row of A.
     """
-    covering = [c for c in usable if c.block_n >= meta.n] or usable
-    narrow = min(c.block_n for c in covering)
-    parts = 1 if structure is Structure.FOLDED_CHAIN else slices.count
-    wanted = meta.sm_count * _WANTED_IN_FLIGHT
-
-    def cost(config: KernelConfig) -> float:
-        most = max(1, meta.shared_bytes // config.shared_bytes(meta.a.dtype.itemsize, DType.FLOAT32.itemsize))
-        if structure.by_descriptor and not structure.merged:
-            most = min(most, config.programs_per_sm)
-        programs = min(config.tiles(meta.m, meta.n) * parts, meta.sm_count * most)
-        late = max(1.0, wanted / (programs * config.bytes_in_flight(meta.a.dtype.itemsize)))
-        return late * (config.block_m + config.block_n) / config.block_m
-
-    return min((c for c in covering if c.block_n == narrow), key=cost)
+    items = config.tiles(meta.m, meta.n) * slices.count
+    if meta.n > THIN_SIDE:
+        rounds = -(-items // meta.sm_count)
+        return rounds * (config.block_m * config.block_n + _LOAD_COST * (config.block_m + config.block_n))
+    size = meta.a.dtype.itemsize
+    most = max(1, meta.shared_bytes // config.shared_bytes(size, DType.FLOAT32.itemsize))
+    programs = min(items, meta.sm_count * most)
+    late = max(1.0, meta.sm_count * _WANTED_IN_FLIGHT / (programs * config.bytes_in_flight(size)))
+    return late * (config.block_m + config.block_n) / config.block_m
 
 
 def _assemble(

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.choose import KernelChoice, chain_key, choose_kernel, configs_of
+from gemmdesc.kernels.choose import KernelChoice, chain_key, choose_kernel, configs_of, read_span
+from gemmdesc.kernels.estimate import H200, estimated_us, least_us
 from gemmdesc.kernels.fma import FMA_CONFIGS, FmaChoice, choose_fma
 from gemmdesc.kernels.kmajor import KMajorChoice, choose_kmajor
 from gemmdesc.kernels.kmajor_blocks import TILES
@@ -19,6 +20,11 @@ from gemmdesc.kernels.tuned import TunedKey, TunedPick, tuned_key
 
 #: Choices that a tuned table can name.
 TunableChoice = KernelChoice | KMajorChoice | FmaChoice
+
+#: What is timed beside the default: so many at most, none whose estimate is longer than the least by more than this.
+MOST_TIMED, WITHIN = 12, 1.35
+#: What part of a default's time may be saved where there is no estimate of it.
+_UNKNOWN_ROOM = 0.25
 
 
 def competing(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> tuple[TunableChoice, ...] | Declined:
@@ -53,6 +59,36 @@ def _others(
                 yield tiled
     else:
         yield from filter(None, (choose_fma(desc, meta, config) for config in FMA_CONFIGS))
+
+
+def predicted_us(choice: TunableChoice, meta: KernelMeta) -> float | None:
+    """Estimated microseconds of ``choice`` for ``meta``; None of kernels that there is no estimate for."""
+    if not isinstance(choice, KernelChoice) or not choice.structure.by_descriptor:
+        return None
+    turned = meta.swapped if choice.swapped else meta
+    return estimated_us(choice.structure, choice.config, turned, choice.slices, read_span(choice.slices, turned))
+
+
+def worth_timing(choices: tuple[TunableChoice, ...], meta: KernelMeta) -> tuple[TunableChoice, ...]:
+    """The default, and of the others those whose estimates are near the least, shortest first.
+
+    Where the default has an estimate, kernels without one are slower by far; where it has none, all compete.
+    """
+    first, *others = choices
+    if predicted_us(first, meta) is None:
+        return choices
+    known = [(us, c) for c in others if (us := predicted_us(c, meta)) is not None]
+    known.sort(key=lambda pair: pair[0])
+    near = [c for us, c in known if us <= WITHIN * known[0][0]]
+    return (first, *near[:MOST_TIMED])
+
+
+def room(choice: TunableChoice, meta: KernelMeta) -> float:
+    """What part of the time of ``choice`` is neither a launch's nor the least that its work can take."""
+    us = predicted_us(choice, meta)
+    if us is None:
+        return _UNKNOWN_ROOM
+    return max(0.0, us - H200.start_us - least_us(meta)) / us
 
 
 def pick_of(choice: TunableChoice) -> TunedPick:

@@ -26,11 +26,6 @@ class Feature(Enum):
     DEPENDENT = "dependent"
 
 
-#: The features of configs that the chooser picks unasked: those whose bytes and times a card has verified.  Tuned
-#: tables and callers may name configs of the others, and a benchmark asks for them.
-UNASKED: frozenset[Feature] = frozenset()
-
-
 @dataclass(frozen=True, kw_only=True)
 class KernelConfig:
     """Tile sizes, warps and stages of one compiled kernel, in the names of the Triton tutorials.
@@ -99,11 +94,38 @@ THIN_CONFIGS = (
     _config(32, 8, 128, 2, 6, per_sm=3),
 )
 
+#: Those for a k so short that a box of 64 lanes would be filled up with zeros: lines of 64 or 32 bytes.
+SHORT_CONFIGS = (
+    _config(128, 256, 32, 8, 3),
+    _config(128, 128, 32, 8, 4, per_sm=2),
+    _config(64, 128, 32, 4, 4, per_sm=3),
+    _config(64, 64, 32, 4, 4, per_sm=4),
+    _config(128, 128, 16, 8, 4, per_sm=2),
+    _config(64, 128, 16, 4, 4, per_sm=3),
+    _config(64, 64, 16, 4, 4, per_sm=4),
+)
+
+#: Tensor-descriptor kernels whose bytes no card has compared yet: they compete where configs are tried, and nothing
+#: picks them unasked.  Several pipelines of one tile: a step takes its latency over the steps that are under way, so
+#: that a lone program needs more stages than several that share a multiprocessor.
+UNCOMPARED_CONFIGS = (
+    _config(256, 128, 64, 8, 3),
+    _config(128, 128, 64, 4, 6),
+    _config(128, 128, 64, 8, 6),
+    _config(128, 128, 128, 8, 3),
+    _config(64, 256, 64, 4, 4),
+    _config(64, 128, 64, 4, 8),
+    _config(64, 64, 64, 4, 6, per_sm=2),
+    _config(64, 64, 128, 4, 6),
+    _config(64, 32, 128, 4, 8),
+    *SHORT_CONFIGS,
+)
+
 #: Tensor-descriptor kernels, largest tile first.
 TMA_CONFIGS = (
     _config(128, 256, 64, 8, 3),
-    _config(128, 128, 64, 8, 4),
     _config(128, 128, 64, 4, 4),
+    _config(128, 128, 64, 8, 4),
     _config(64, 128, 128, 4, 4),
     _config(64, 128, 64, 4, 4, per_sm=2),
     _config(64, 64, 64, 4, 4, per_sm=3),
@@ -113,12 +135,13 @@ TMA_CONFIGS = (
     _config(64, 32, 64, 4, 6, per_sm=2),
     _config(64, 16, 64, 4, 6, per_sm=2),
     *THIN_CONFIGS,
+    *UNCOMPARED_CONFIGS,
 )
 
 #: Outputs of a thread beyond which it has no registers left for more values of each beside its sums.
 MOST_OUTPUTS = 64
-#: Outputs of a tile beyond which a kernel runs so long that it does not matter when it started.
-_SHORT_TILE = 64 * 64
+#: Outputs of a tile beyond which a kernel that folds runs so long that it does not matter when it started.
+SHORT_TILE = 64 * 64
 
 
 def _in_one_launch(configs: tuple[KernelConfig, ...]) -> tuple[KernelConfig, ...]:
@@ -126,13 +149,16 @@ def _in_one_launch(configs: tuple[KernelConfig, ...]) -> tuple[KernelConfig, ...
 
 
 def _early(configs: tuple[KernelConfig, ...]) -> tuple[KernelConfig, ...]:
-    return tuple(replace(c, dependent=True) for c in configs if c.block_m * c.block_n <= _SHORT_TILE)
+    return tuple(replace(c, dependent=True) for c in configs)
 
 
 #: Tensor-descriptor kernels whose last program of a tile folds its slices.
-MERGED_CONFIGS = _in_one_launch(tuple(c for c in TMA_CONFIGS if c.outputs_per_thread <= MOST_OUTPUTS))
+MERGED_CONFIGS = _in_one_launch(
+    tuple(c for c in TMA_CONFIGS if c.outputs_per_thread <= MOST_OUTPUTS and c not in SHORT_CONFIGS)
+)
 #: Both kinds with dependent launches.
-EARLY_TMA_CONFIGS, EARLY_MERGED_CONFIGS = _early(TMA_CONFIGS), _early(MERGED_CONFIGS)
+EARLY_TMA_CONFIGS = _early(TMA_CONFIGS)
+EARLY_MERGED_CONFIGS = _early(tuple(c for c in MERGED_CONFIGS if c.block_m * c.block_n <= SHORT_TILE))
 
 #: Tensor-descriptor kernels that hold a running sum beside the accumulator, largest tile first.
 FOLDED_CONFIGS = (

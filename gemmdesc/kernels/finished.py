@@ -127,7 +127,7 @@ def _chain(bare: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> KernelChoi
     for structure in structures_for(slices, meta):
         if structure.folds:
             continue
-        chosen = choose_kernel(chained, meta, card, structure=structure)
+        chosen = choose_kernel(chained, meta, card, structure=structure, unasked=frozenset())
         if isinstance(chosen, KernelChoice) and not chosen.swapped:
             return chosen
         if isinstance(chosen, Declined):

@@ -11,7 +11,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, choose_kernel
-from gemmdesc.kernels.config import MOST_OUTPUTS, TMA_CONFIGS
+from gemmdesc.kernels.config import MOST_OUTPUTS, SHORT_CONFIGS, TMA_CONFIGS
 from gemmdesc.kernels.instructions import OPERAND_KINDS, Instructions, assembled
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.slices import OPERAND_DTYPES, declined
@@ -20,7 +20,10 @@ from gemmdesc.kernels.tuned import UNTUNED, TunedTable
 from gemmdesc.pointwise import PointwiseStep
 
 #: Those that have registers left for an operand beside their sums; Triton has no code for storing rows of 8 so.
-FUSED_CONFIGS = tuple(c for c in TMA_CONFIGS if c.outputs_per_thread <= MOST_OUTPUTS and c.block_n >= 16)
+FUSED_CONFIGS = tuple(
+    c for c in TMA_CONFIGS
+    if c.outputs_per_thread <= MOST_OUTPUTS and c.block_n >= 16 and c not in SHORT_CONFIGS
+)  # fmt: skip
 #: The largest stride of an operand or an output, so that offsets inside a tile have 32 bits.
 MOST_STRIDE = MAX_NARROW_OFFSET // 256
 FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
@@ -155,7 +158,7 @@ def _chain(
     held = DType.FLOAT32 if parts.before else parts.product_dtype
     alone = replace(desc, epilogue=(), output_dtype=held)
     stored = replace(meta, out=replace(meta.out, dtype=held))
-    chain = choose_kernel(alone, stored, card, tuned=tuned)
+    chain = choose_kernel(alone, stored, card, tuned=tuned, unasked=frozenset())
     if not isinstance(chain, KernelChoice) or chain.merges or chain.slices.count != 1:
         return None
     if chain.structure is Structure.CHAIN_TMA:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.choose import KernelChoice, choose_kernel, features_of
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel
 from gemmdesc.kernels.config import Feature
 from gemmdesc.kernels.tiled import Choice
+from gemmdesc.kernels.unasked import features_of
 from gemmdesc.tuning.card import kernel_descriptor
 
 if TYPE_CHECKING:
@@ -18,22 +19,26 @@ if TYPE_CHECKING:
 
 #: Two kernels for slices and their fold, wide tiles, no dependent launch.
 TWO_LAUNCHES = "two_launches"
+#: The same of whole chains: what they would be without the features that are picked unasked.
+PLAIN = "plain"
 #: What is timed when nothing else is asked for: each feature alone, and what they come to together.
-USUAL = (TWO_LAUNCHES, "one_launch", "narrow", "dependent", "one_launch+narrow", "one_launch+narrow+dependent")
+USUAL = (
+    TWO_LAUNCHES, PLAIN, "one_launch", "narrow", "dependent", "one_launch+narrow", "one_launch+narrow+dependent",
+)  # fmt: skip
 
 
 def features_named(name: str) -> frozenset[Feature]:
-    """The features of a schedule's name: ``two_launches``, or values of Feature with ``+`` between them.
+    """The features of a schedule's name: ``two_launches``, ``plain``, or values of Feature with ``+`` between them.
 
     Raises:
-        InvalidInputError: it is neither.
+        InvalidInputError: it is none of these.
     """
-    if name == TWO_LAUNCHES:
+    if name in (TWO_LAUNCHES, PLAIN):
         return frozenset()
     known = {f.value: f for f in Feature}
     parts = name.split("+")
     if not set(parts) <= set(known) or len(set(parts)) < len(parts):
-        words = ", ".join((TWO_LAUNCHES, *known))
+        words = ", ".join((TWO_LAUNCHES, *known, PLAIN))
         raise InvalidInputError(f"configs must be some of {words}, joined by + where several hold (got {name!r})")
     return frozenset(known[part] for part in parts)
 
@@ -55,13 +60,15 @@ def schedules_named(text: str) -> tuple[str, ...]:
 def scheduled(plan: Plan, name: str, card: CardArithmetic) -> KernelChoice | None:
     """The model's choice for the plan's product with just the features of schedule ``name``; None where it has none.
 
-    Two launches are a schedule of slices only.
+    Two launches are a schedule of slices only, and the plain one of whole chains.
     """
     features, wanted = features_named(name), kernel_descriptor(plan)
     if isinstance(wanted, Declined) or not isinstance(plan.kernel, KernelChoice):
         return None
     choice = choose_kernel(wanted, plan.meta, card, unasked=features)
     if not isinstance(choice, KernelChoice) or features_of(choice.structure, choice.config) != features:
+        return None
+    if name == PLAIN and choice.slices.merge is not None:
         return None
     return None if name == TWO_LAUNCHES and not choice.merges else choice
 

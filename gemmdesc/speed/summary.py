@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from gemmdesc.speed.measuring import (
 )
 from gemmdesc.speed.shapes import SpeedShape
 
+_GOT = re.compile(r" \(got [^()]*(\([^()]*\)[^()]*)*\)")
 #: Two runs agree where the geometric means of a group differ by no more.
 AGREEMENT = 0.02
 
@@ -95,6 +97,19 @@ def counts(collected: Collected) -> dict[str, int]:
     }  # fmt: skip
 
 
+def declines(collected: Collected) -> dict[str, dict[str, int]]:
+    """By reason, how many shapes of each set were declined, the most frequent first.
+
+    A reason without what differs from one product to the next: "got" and numbers in brackets.
+    """
+    found: dict[str, Counter[str]] = {}
+    for shape in collected.shapes:
+        rows = [r for r in collected.rows.get(shape.name, ()) if r.state is State.DECLINED]
+        if rows:
+            found.setdefault(_GOT.sub("", rows[0].reason), Counter())[shape.part] += 1
+    return {reason: dict(parts) for reason, parts in sorted(found.items(), key=lambda item: -item[1].total())}
+
+
 def inductor_bytes(collected: Collected) -> dict[str, dict[str, int]]:
     """Of torch.compile's results, how many had the library's bytes."""
     found: dict[str, dict[str, int]] = {}
@@ -156,7 +171,7 @@ def claims(collected: Collected, command: str) -> list[dict[str, Any]]:
     speed = {
         "claim": "Speed beside cuBLAS with its bytes (cuBLAS time / ours; above 1 is faster): geometric means over "
         "groups of products, of ratios that were each formed within one process, and the bars set before",
-        **common, "counts": counts(collected), "by_group": by_group,
+        **common, "counts": counts(collected), "by_group": by_group, "declined": declines(collected),
         "sessions": [
             {
                 "session": s.name, "rows": len(s.measured), "control_moved": s.move, "dropped": s.dropped,

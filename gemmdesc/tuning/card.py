@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
@@ -12,9 +13,10 @@ from gemmdesc.books import Shape
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
-from gemmdesc.kernels.competing import TunableChoice, competing
+from gemmdesc.kernels.competing import TunableChoice, competing, key_of, room, worth_timing
 from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.tuned import TunedKey
 from gemmdesc.kernels.variant import Variant
 from gemmdesc.tuning.graphs import captured, events_us, set_count
 from gemmdesc.tuning.search import Measured, measure
@@ -40,19 +42,38 @@ class Timed:
         return tuple(m for _, m in self.outcomes if isinstance(m, Measured))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A product that can be tuned: what of its descriptor is worth timing, the default first."""
+
+    shape: Shape
+    desc: GEMMDesc
+    meta: KernelMeta
+    choices: tuple[TunableChoice, ...]
+
+    @property
+    def key(self) -> TunedKey:
+        return key_of(self.choices[0], self.meta)
+
+
 def tune_shapes(
     planner: Planner,
     shapes: Iterable[Shape],
     *,
     rounds: int,
     seconds: float,
+    start: int = 0,
     seed: int = 0,
     report: Callable[[str, int, int | None], None] = lambda phase, done, total: None,
     ahead: Callable[[Iterable[Variant]], None] = lambda variants: None,
+    keep: Callable[[Timed], None] = lambda timed: None,
+    trial: Callable[[KernelMeta, int], CardTrial] | None = None,
 ) -> Timed:
-    """Time what competes for the descriptor of each of ``shapes`` under torch's settings, until the time is over.
+    """Time what is worth it for the descriptor of each of ``shapes`` under torch's settings, until the time is over.
 
+    They come in the order of :func:`by_gain`, whatever tables hold, so that ``start`` goes on behind what was timed.
     ``ahead``: compiles the kernels of a product before its trials, such as :class:`gemmdesc.tuning.ahead.Ahead`.
+    ``keep``: told of all so far after each product.  ``trial``: makes a trial of a product and a seed.
     A product of several orders declines, as do those that :func:`gemmdesc.tuning.search.measure` declines.
 
     Raises:
@@ -62,34 +83,77 @@ def tune_shapes(
     from gemmdesc.library.torch_settings import read_settings
 
     listed, began, settings = tuple(dict.fromkeys(shapes)), monotonic(), read_settings(planner.device.sm)
-    outcomes: list[tuple[Shape, Measured | Declined]] = []
+    found = []
     for shape in listed:
+        found.append((shape, _candidate(shape, planner.plan_mm(*shape.metas(), settings))))
+        report("planning", len(found), len(listed))
+    ordered = by_gain(found)[start:]
+    outcomes: list[tuple[Shape, Measured | Declined]] = []
+    for shape, candidate in ordered:
         if outcomes and monotonic() - began > seconds:
             break
-        plan = planner.plan_mm(*shape.metas(), settings)
-        outcomes.append((shape, plan if isinstance(plan, Declined) else _tune(plan, Random(seed), rounds, ahead)))
-        report("tuning", len(outcomes), len(listed))
-    return Timed(outcomes=tuple(outcomes), left=len(listed) - len(outcomes))
+        tuned = candidate if isinstance(candidate, Declined) else _tune(candidate, seed, rounds, ahead, planner, trial)
+        outcomes.append((shape, tuned))
+        keep(Timed(outcomes=tuple(outcomes), left=len(ordered) - len(outcomes)))
+        report("tuning", len(outcomes), len(ordered))
+    return Timed(outcomes=tuple(outcomes), left=len(ordered) - len(outcomes))
 
 
-def _tune(
-    plan: Plan, random: Random, rounds: int, ahead: Callable[[Iterable[Variant]], None]
-) -> Measured | Declined:
-    from gemmdesc.plan import needed_variants
+def by_gain(
+    found: Iterable[tuple[Shape, Candidate | Declined]],
+) -> tuple[tuple[Shape, Candidate | Declined], ...]:
+    """One product of each class before a second of any, those with most room before others; what declines comes last.
+
+    Room is the part of the estimated time that neither a launch nor the work's least explains.
+    """
+    listed = list(found)
+    rooms = {
+        shape: room(c.choices[0], c.meta) if isinstance(c, Candidate) and len(c.choices) > 1 else -1.0
+        for shape, c in listed
+    }
+    listed.sort(key=lambda pair: -rooms[pair[0]])
+    met: Counter[TunedKey] = Counter()
+    turns: dict[Shape, int] = {}
+    for shape, candidate in listed:
+        if isinstance(candidate, Candidate):
+            turns[shape] = met[candidate.key]
+            met[candidate.key] += 1
+    return tuple(sorted(listed, key=lambda pair: turns.get(pair[0], len(listed))))
+
+
+def _candidate(shape: Shape, plan: Plan | Declined) -> Candidate | Declined:
     from gemmdesc.plan.cards import card_arithmetic
 
+    if isinstance(plan, Declined):
+        return plan
     wanted = kernel_descriptor(plan)
     if isinstance(wanted, Declined):
         return wanted
     choices = competing(wanted, plan.meta, card_arithmetic(plan.device.sm))
     if isinstance(choices, Declined):
         return choices
-    ahead(v for choice in choices for v in sorted(needed_variants(choice, plan.meta), key=str))
-    trial = CardTrial(plan.meta, seed=random.randrange(1 << 30))
+    return Candidate(shape=shape, desc=wanted, meta=plan.meta, choices=worth_timing(choices, plan.meta))
+
+
+def _tune(
+    candidate: Candidate, seed: int, rounds: int, ahead: Callable[[Iterable[Variant]], None], planner: Planner,
+    trial: Callable[[KernelMeta, int], CardTrial] | None,
+) -> Measured | Declined:  # fmt: skip
+    from gemmdesc.plan import needed_variants
+    from gemmdesc.plan.cards import card_arithmetic
+
+    meta, random = candidate.meta, Random(seed)
+    ahead(v for choice in candidate.choices for v in sorted(needed_variants(choice, meta), key=str))
+    made = (trial or _on_card)(meta, random.randrange(1 << 30))
     try:
-        return measure(wanted, plan.meta, card_arithmetic(plan.device.sm), trial, random, rounds=rounds)
+        card = card_arithmetic(planner.device.sm)
+        return measure(candidate.desc, meta, card, made, random, rounds=rounds, choices=candidate.choices)
     finally:
-        trial.close()
+        made.close()
+
+
+def _on_card(meta: KernelMeta, seed: int) -> CardTrial:
+    return CardTrial(meta, seed=seed)
 
 
 def kernel_descriptor(plan: Plan) -> GEMMDesc | Declined:

@@ -67,15 +67,19 @@ class TunedRow:
 
 
 def measure(
-    desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic, trial: Trial, random: Random, *, rounds: int
-) -> Measured | Declined:
+    desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic, trial: Trial, random: Random, *, rounds: int,
+    choices: tuple[TunableChoice, ...] = (),
+) -> Measured | Declined:  # fmt: skip
     """Time what competes for ``desc`` in ``rounds`` of turns, those without hope for two rounds only.
+
+    ``choices``: some of these instead of all, the default first.
 
     Declines as :func:`gemmdesc.kernels.competing.competing` does, and where the default itself cannot be launched.
     """
-    choices = competing(desc, meta, card)
-    if isinstance(choices, Declined):
-        return choices
+    found = choices or competing(desc, meta, card)
+    if isinstance(found, Declined):
+        return found
+    choices = found
     expected = trial.output(choices[0])
     if expected is None:
         return Declined(code="kernel", reason=f"the default cannot be launched (got {pick_of(choices[0])})")

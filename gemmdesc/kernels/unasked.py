@@ -1,0 +1,58 @@
+"""Which features of a schedule the chooser picks unasked: where a card's rows showed that they pay.  Pure.
+
+The one place that says so.  Tuned tables and callers may name any config, and a benchmark asks for each feature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmdesc.kernels.config import SHORT_TILE, UNCOMPARED_CONFIGS, Feature, KernelConfig
+from gemmdesc.kernels.estimate import turns_of
+from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.slices import Slices
+from gemmdesc.kernels.structure import Structure
+
+
+def _compared(config: KernelConfig) -> bool:
+    """Whether a card has compared the bytes of a tensor-descriptor kernel."""
+    plain = replace(config, one_launch=False, dependent=False)
+    large = config.block_m * config.block_n > SHORT_TILE
+    return plain not in UNCOMPARED_CONFIGS and not (config.dependent and large)
+
+
+def features_of(structure: Structure, config: KernelConfig) -> frozenset[Feature]:
+    """What ``config`` does there beside tiles, warps and stages."""
+    has = {
+        Feature.ONE_LAUNCH: config.one_launch,
+        Feature.NARROW: structure.by_descriptor and config.thin,
+        Feature.DEPENDENT: config.dependent,
+    }
+    return frozenset(feature for feature, whether in has.items() if whether)
+
+
+def pays_unasked(
+    structure: Structure, config: KernelConfig, meta: KernelMeta, slices: Slices, span: int
+) -> bool:
+    """Whether each feature of ``config`` was faster on a card for products like this one.
+
+    One launch: the estimate weighs it against a fold of its own.  Narrow: for slices that one launch folds; whole
+    chains gained nothing.  Dependent: for whole chains of which each program has one, or which are shorter than the
+    pipeline; a longer loop over tiles loses more by letting the next kernel start than that gains by it.  What no
+    card has compared yet, pipelines of their own and dependent launches of large tiles, is never picked.
+    """
+    if structure.by_descriptor and not _compared(config):
+        return False
+    features = features_of(structure, config)
+    if Feature.NARROW in features and not structure.merged:
+        return False
+    if Feature.DEPENDENT not in features:
+        return True
+    turns = turns_of(structure, config, meta, slices, span)
+    return slices.merge is None and (turns.each == 1 or turns.steps < config.num_stages)
+
+
+def without_twins(configs: list[KernelConfig]) -> list[KernelConfig]:
+    """Where a dependent config may be picked, not what it is without."""
+    early = {replace(c, dependent=False) for c in configs if c.dependent}
+    return [c for c in configs if c not in early]
