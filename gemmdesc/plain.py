@@ -9,6 +9,7 @@ from typing import Any
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.problem import (
+    MAX_ALIGNMENT_BYTES,
     AlgoConfig,
     ComputeType,
     Epilogue,
@@ -27,7 +28,11 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [to_plain(v) for v in value]
     if hasattr(value, "__dataclass_fields__"):
-        return {name: to_plain(v) for name, v in _shallow(value).items()}
+        found = _shallow(value)
+        # Digests of profiles from before a problem had it are over problems without it.
+        if found.get("bias_alignment_bytes") == MAX_ALIGNMENT_BYTES:
+            del found["bias_alignment_bytes"]
+        return {name: to_plain(v) for name, v in found.items()}
     return value
 
 

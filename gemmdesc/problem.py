@@ -68,7 +68,8 @@ def is_float8(dtype: DType) -> bool:
 class GemmProblem:
     """All that cuBLASLt's heuristic may look at.
 
-    ``a_alignment_bytes`` .. ``d_alignment_bytes``: the largest power of two, up to 256, that divides the address.
+    ``a_alignment_bytes`` .. ``d_alignment_bytes``: the largest power of two, up to 256, that divides the address;
+    ``bias_alignment_bytes``: of the bias, where the epilogue takes one (the heuristic sees its address).
     ``batch_count`` 1 means no batch; the strides, in elements, are then 0.  Tensor scales of 8-bit types are no part of
     it: products of such operands always take one for A and one for B, and an 8-bit D takes its own.
 
@@ -101,6 +102,7 @@ class GemmProblem:
     b_alignment_bytes: int = MAX_ALIGNMENT_BYTES
     c_alignment_bytes: int = MAX_ALIGNMENT_BYTES
     d_alignment_bytes: int = MAX_ALIGNMENT_BYTES
+    bias_alignment_bytes: int = MAX_ALIGNMENT_BYTES
     workspace_limit_bytes: int = DEFAULT_WORKSPACE_BYTES
     reduction_scheme_mask: int = ALL_REDUCTION_SCHEMES
 
@@ -115,7 +117,7 @@ class GemmProblem:
         for name, least in (("lda", self.a_rows), ("ldb", self.b_rows), ("ldd", self.m)):
             if getattr(self, name) < least:
                 raise InvalidInputError(f"{name} must be at least {least} (got {getattr(self, name)})")
-        for name in ("a", "b", "c", "d"):
+        for name in ("a", "b", "c", "d", "bias"):
             value = getattr(self, f"{name}_alignment_bytes")
             if value < 1 or value > MAX_ALIGNMENT_BYTES or value & (value - 1):
                 raise InvalidInputError(f"{name}_alignment_bytes must be a power of two up to 256 (got {value})")

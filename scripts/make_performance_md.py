@@ -18,6 +18,9 @@ NOTHING = "No session on a card has been recorded yet."
 _COLUMNS = ("group", "shapes", "timed", "geometric mean", "worst", "bar", "met", "limit: bytes, operations",
             "ours of limit", "cuBLAS of limit")  # fmt: skip
 
+_SCHEDULE_COLUMNS = ("schedule", "applies to", "timed", "different", "ours over it", "cuBLAS over it",
+                     "faster than ours by 2%", "slower")  # fmt: skip
+
 
 class PageError(Exception):
     """The page or the file cannot be used."""
@@ -38,8 +41,12 @@ def tables(claims: list[dict[str, Any]]) -> str:
         lines += ["", f"Of {counts['shapes']} shapes {counts['equal']} had equal bytes, {counts['different']} others; "
                   f"{counts['declined']} declined, {counts['failed']} failed, {counts['not_measured']} are not "
                   f"measured. {counts['sessions']} sessions, {counts['sessions_dropped']} dropped."]  # fmt: skip
-        for mode, found in (claims[2]["by_mode"] if len(claims) > 2 else {}).items():
-            lines.append(f"{mode}: cuBLAS's bytes on {found['equal']} of {found['compared']} shapes.")
+        for claim in claims[2:]:
+            lines += _schedules(claim["by_schedule"]) if "by_schedule" in claim else []
+            lines += [
+                f"{mode}: cuBLAS's bytes on {found['equal']} of {found['compared']} shapes."
+                for mode, found in claim.get("by_mode", {}).items()
+            ]
     except (KeyError, IndexError, TypeError) as error:
         raise PageError(f"speed.json must hold the claims of scripts/bench_gemm.py (got {error!r})") from None
     return "\n".join(lines)
@@ -55,6 +62,17 @@ def _row(name: str, group: dict[str, Any], least: dict[str, Any] | None) -> str:
     shares = [f"{least[key]:.2f}" for key in ("ours_of_limit", "library_of_limit")]
     by = f"{least['by_bytes']}, {least['by_operations']}"
     return f"| {' | '.join([*cells, by, *shares])} |"
+
+
+def _schedules(schedules: dict[str, dict[str, Any]]) -> list[str]:
+    """How other schedules of the same descriptors do beside ours, where they apply."""
+    lines = ["", f"| {' | '.join(_SCHEDULE_COLUMNS)} |", "|" + "---|" * len(_SCHEDULE_COLUMNS)]
+    for name, found in schedules.items():
+        ratios = [f"{found[key]:.3f}" if found[key] is not None else "" for key in ("over_ours", "library_over_it")]
+        cells = [name, *(str(found[key]) for key in ("applies", "timed", "different")), *ratios,
+                 str(found["faster"]), str(found["slower"])]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def _words(versions: dict[str, str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import replace
 from importlib import resources
@@ -19,6 +18,7 @@ from gemmdesc.equivalence.matrix_steps import modelled_steps
 from gemmdesc.equivalence.merges import ENOUGH, PADDED, SWAPPED, load_merges, rows_text, with_evidence
 from gemmdesc.errors import InvalidInputError
 from tests.equivalence_texts import kernel
+from tests.script_modules import load_script
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "merges.json"
 LOADS = "\n".join(f"ld.global.b32 %r{10 + i}, [%rd4+{128 * i}];" for i in range(5)) + "\nmov.b32 %r20, 0;\n"
@@ -143,12 +143,7 @@ def test_the_rows_are_packaged_as_they_are_written() -> None:
 
 def test_the_script_compares_the_forms_that_the_rows_speak_of() -> None:
     """The models agree with both rows, so that the card is asked about the right forms."""
-    path = Path(__file__).resolve().parent.parent / "scripts" / "check_merges.py"
-    spec = importlib.util.spec_from_file_location("check_merges", path)
-    assert spec is not None
-    assert spec.loader is not None
-    script: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script("check_merges")
     step = modelled_steps("Hopper")
     for merge in load_merges():
         for types in merge.types:

@@ -26,6 +26,7 @@ from gemmdesc.equivalence.stand_ins import STAND_INS, largest, smallest, stand_i
 from gemmdesc.equivalence.witnesses import BOUNDED, EXACT, STAND_IN, aims, find_witnesses, trials, unseen
 from gemmdesc.errors import InvalidInputError
 from tests.equivalence_texts import butterfly, kernel
+from tests.script_modules import load_script
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "equivalence_witnesses.py"
 LOAD = "".join(f"ld.global.b32 %r{10 + i}, [%rd4+{128 * i}];\n" for i in range(4))
@@ -293,13 +294,7 @@ class Evaluating:
 
 def test_a_card_is_asked_for_the_same_and_keeps_nothing() -> None:
     pytest.importorskip("triton", reason="Triton has no wheel for this platform")
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("equivalence_witnesses", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script("equivalence_witnesses")
     walks = [body(SOFT.format(sum=order), "div.full.f32 %r9, %r20, %r9;") for order in (*ORDERS, ORDERS[0])]
     card = Evaluating(walks)
     compiled = [type("Compiled", (), {"asm": {"cubin": bytes([i])}, "metadata": type("M", (), {"shared": 0})})

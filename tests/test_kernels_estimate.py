@@ -9,7 +9,7 @@ import pytest
 from gemmdesc.descriptor import Start
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.choose import configs_of
-from gemmdesc.kernels.config import TMA_CONFIGS, Feature, KernelConfig
+from gemmdesc.kernels.config import TMA_CONFIGS, UNCOMPARED_CONFIGS, Feature, KernelConfig
 from gemmdesc.kernels.estimate import H200, estimated_us, turns_of
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.slices import NO_LOOP_STEP, Merge, Slices
@@ -108,3 +108,14 @@ def test_a_twin_gives_way() -> None:
     other = tile(64, 64, 128, 4)
     assert without_twins([config, other, early]) == [other, early]
     assert without_twins([config, other]) == [config, other]
+
+
+def test_what_no_card_has_compared_is_not_picked_unasked() -> None:
+    at = meta(256, 2048, 6144), slices(6144), 6144
+    for config in UNCOMPARED_CONFIGS:
+        assert config in TMA_CONFIGS
+        assert not any(pays_unasked(TMA, replace(config, dependent=early), *at) for early in (False, True))
+        assert not pays_unasked(MERGED, replace(config, one_launch=True), *at)
+    large = tile(128, 128, 64, 4, 8)
+    assert pays_unasked(TMA, large, *at)
+    assert not pays_unasked(TMA, replace(large, dependent=True), *at)

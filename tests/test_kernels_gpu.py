@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,21 +26,9 @@ from gemmdesc.kernels.choose import KernelChoice
 from gemmdesc.kernels.variants import Variant, variants_of
 from gemmdesc.regions import Region, whole
 from tests.nest_samples import draw_nest
+from tests.script_modules import load_script
 
-
-def _script(name: str) -> Any:
-    """A module of ``scripts``, which is no package."""
-    path = Path(__file__).parents[1] / "scripts" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-check_kernels = _script("check_kernels")
+check_kernels = load_script("check_kernels")
 
 pytestmark = [
     pytest.mark.gpu,

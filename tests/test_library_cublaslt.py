@@ -318,8 +318,9 @@ def test_a_bias_lies_where_it_is_told_to() -> None:
     starts: dict[int, int] = {}
     for alignment in (2, 16, 256):
         bias = DenseOperand(dtype=DType.FLOAT16, array=bits)
-        buffers.fill(problem, Inputs(bias=bias, bias_alignment_bytes=alignment))
-        address = buffers.pointers(problem)[MatmulDescAttribute.BIAS_POINTER]
+        there = replace(problem, bias_alignment_bytes=alignment)
+        buffers.fill(there, Inputs(bias=bias))
+        address = buffers.pointers(there)[MatmulDescAttribute.BIAS_POINTER]
         assert ctypes.string_at(address, 10) == bits.tobytes()
         starts[alignment] = address
     assert (starts[2] - starts[256], starts[16] - starts[256]) == (2, 16)

@@ -7,12 +7,9 @@ process of those that share the tests (``pytest -n 3``) for all of them.
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
-import sys
 from collections.abc import Callable
 from itertools import pairwise, product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,21 +24,9 @@ from gemmdesc.kernels.config import Feature
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.unasked import features_of
+from tests.script_modules import load_script
 
-
-def _script(name: str) -> Any:
-    """A module of ``scripts``, which is no package."""
-    path = Path(__file__).parents[1] / "scripts" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-check_kernels = _script("check_kernels")
+check_kernels = load_script("check_kernels")
 
 pytestmark = [
     pytest.mark.gpu,

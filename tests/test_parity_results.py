@@ -103,6 +103,13 @@ def test_parts_of_random_calls_are_added_up(tmp_path: Path) -> None:
     assert (calls["counts"]["calls"], calls["declined_products"]) == (5000, {"bmm (no_rule): x": 120})
 
 
+@pytest.mark.parametrize(("within", "code"), [(17, 0), (15, 1)])
+def test_a_host_cost_is_judged_by_every_case(tmp_path: Path, within: int, code: int) -> None:
+    claim = {"claim": "host time of run, at most 1.0 times it", **STAMP, "within_the_bar": within, "of": 17}
+    found, out = written(tmp_path, good() | {"host": [claim | {"geomean": {"all": 1.17}}]})
+    assert (found, bars(out)[claim["claim"]]) == (code, within == 17)
+
+
 @pytest.mark.parametrize(
     ("name", "claims", "bar"),
     [

@@ -49,6 +49,17 @@ def test_tables_come_from_the_file_alone(script: Any, tmp_path: Path) -> None:
     assert script.NOTHING in script.render(text, tmp_path / "none.json")
 
 
+def test_other_schedules_have_a_table(script: Any, tmp_path: Path) -> None:
+    shapes = speed_shapes(["decode"])
+    plan, about = Plan(shapes=shapes, seconds=5000.0), {"command": "x", "date": "2026-01-01"}
+    run_session(RehearsalDevice(), plan, tmp_path, "one", about)
+    found = claims(Collected(shapes, read_sessions([tmp_path])), "x")
+    ratios = {"over_ours": 1.25, "library_over_it": None}
+    schedule = {"applies": 7, "timed": 6, "different": 1, **ratios, "faster": 5, "slower": 0}
+    text = script.tables([*found[:2], {"by_schedule": {"narrow": schedule}}])
+    assert "| narrow | 7 | 6 | 1 | 1.250 |  | 5 | 0 |" in text.splitlines()
+
+
 def test_what_is_no_page_or_file_is_said(script: Any, tmp_path: Path) -> None:
     with pytest.raises(script.PageError, match="marks"):
         script.render("no marks", tmp_path / "none.json")

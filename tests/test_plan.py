@@ -294,7 +294,7 @@ def keys() -> list[PlanKey]:
     assert isinstance(problem, GemmProblem)
     # Room for every change: no size outgrows a leading dimension, no alignment its limit.
     problem = replace(problem, **dict.fromkeys(("lda", "ldb", "ldd"), 20_000))
-    problem = replace(problem, **dict.fromkeys((f"{x}_alignment_bytes" for x in "abcd"), 64))
+    problem = replace(problem, **dict.fromkeys((f"{x}_alignment_bytes" for x in (*"abcd", "bias")), 64))
     meta = mm_meta(a, b, out, sm_count=132, shared_bytes=SHARED)
     calls = (MmCall(a=a, b=b, out=out, settings=SETTINGS), ProblemCall(problem=problem, meta=meta, transposed=True))
     return [

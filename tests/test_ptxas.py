@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,21 +12,9 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.compiling import compile_variant
 from gemmdesc.kernels.variants import Variant
+from tests.script_modules import load_script
 
-
-def _script(name: str) -> Any:
-    """A module of ``scripts``, which is no package."""
-    path = Path(__file__).parents[1] / "scripts" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-check_ptxas = _script("check_ptxas")
+check_ptxas = load_script("check_ptxas")
 EVERY = check_ptxas.one_each(check_ptxas.multiplying())
 #: The largest tile of each kernel, and the one with the deepest pipeline.
 SAMPLE = list(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -33,6 +32,7 @@ from gemmdesc.reports import (
 )
 from gemmdesc.rule import Rule
 from tests.book_samples import HIDDEN, SHAPES, Change, book_of, put, release, same
+from tests.script_modules import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -240,14 +240,8 @@ def test_too_few_releases_and_a_foreign_book(tmp_path: Path) -> None:
         release_report(read_releases(folder), SHAPES)
 
 
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_release_report", ROOT / "scripts" / "make_release_report.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def script() -> Any:
+    return load_script("make_release_report")
 
 
 def test_one_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -14,19 +12,14 @@ from gemmdesc.dtypes import DType
 from gemmdesc.profiles import packaged_folder, read_profile
 from gemmdesc.verification import stochastic_products as products
 from gemmdesc.verification import stochastic_tables as tables
+from tests.script_modules import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("stochastic_results", ROOT / "scripts" / "stochastic_results.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def script() -> Any:
+    return load_script("stochastic_results")
 
 
 def test_tables_are_the_cases_in_their_order() -> None:
@@ -78,7 +71,7 @@ def test_orders_are_the_profiles_own() -> None:
 
 
 def test_the_script_keeps_what_it_does_not_make(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "s.json"
     kept = {"part": "orders", "claim": "kept", "counts": {}}

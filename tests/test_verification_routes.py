@@ -75,34 +75,34 @@ def test_a_wrong_route_is_found_and_explained(monkeypatch: pytest.MonkeyPatch) -
     assert not any("workspace of cuBLAS" in name for name in told["equal_with"])
 
 
-def test_a_bias_where_torch_has_it_is_tried_and_warnings_are_kept() -> None:
+def test_the_library_is_asked_with_a_bias_where_torch_has_it_and_warnings_are_kept() -> None:
     """A library that answers by the bias's address, and a torch that goes on where its fused call fails."""
 
     class ByAddress(HostLibrary):
-        answered_at = 0
+        right, asked = 4, 0
 
         def answer(self, problem: GemmProblem) -> AlgoConfig | Refused:
-            self.answered_at = self.inputs.bias_alignment_bytes
+            self.asked = problem.bias_alignment_bytes
             return super().answer(problem)
 
         def matmul(self, *given: Any, alpha: float | None = None, beta: float | None = None) -> Failed | None:
-            wrong = self.answered_at != 4 and given[0].epilogue in BIASED
+            wrong = self.asked != self.right and given[0].epilogue in BIASED
             return super().matmul(*given, alpha=(alpha or 1.0) * (1 + wrong), beta=beta)
 
     def kernels(run: Any) -> tuple[str, ...]:
         warnings.warn("the fused call failed", UserWarning, stacklevel=1)
         return ("kernel",)
 
-    tally, bias = Tally(), torch.full((7,), 3.0)[1:]
-    with intercepted(RouteChecker(ByAddress(), TorchSettings, READ_FOR, tally.add, kernels)):
-        for _ in range(2):
-            torch.addmm(bias, torch.ones(4, 5), torch.ones(5, 6))
-    assert dict(tally.totals) == {"different": 2}, "an address that was tried is not there for the next call"
-    for told in tally.told:
-        assert routed.OWN_BIAS in told["equal_with"]
-        assert "not fused, as where torch's fused call fails" in told["equal_with"]
-        assert not any("bias in the epilogue" in name for name in told["equal_with"])
-        assert told["torch_warns"] == ["the fused call failed"]
+    tally, library, bias = Tally(), ByAddress(), torch.full((7,), 3.0)[1:]
+    with intercepted(RouteChecker(library, TorchSettings, READ_FOR, tally.add, kernels)):
+        torch.addmm(bias, torch.ones(4, 5), torch.ones(5, 6))
+        library.right = 16
+        torch.addmm(bias, torch.ones(4, 5), torch.ones(5, 6))
+    assert dict(tally.totals) == {"equal": 1, "different": 1}
+    (told,) = tally.told
+    assert "not fused, as where torch's fused call fails" in told["equal_with"]
+    assert not any("bias in the epilogue" in name for name in told["equal_with"])
+    assert told["torch_warns"] == ["the fused call failed"]
 
 
 def test_an_in_place_call_is_taken_before_it_overwrites_its_addend() -> None:

@@ -87,7 +87,6 @@ def _config(m: int, n: int, k: int, warps: int, stages: int, *, per_sm: int = 1)
 #: Tensor-descriptor kernels for a few rows against a large weight: a batch of up to 8 in one instruction's columns,
 #: tiles of 32 rows where those of 64 are too few for the card, and deep pipelines for where even so there are few.
 THIN_CONFIGS = (
-    _config(64, 32, 128, 4, 8),
     _config(64, 32, 128, 4, 6),
     _config(64, 16, 128, 4, 6),
     _config(64, 8, 128, 4, 4, per_sm=3),
@@ -106,36 +105,43 @@ SHORT_CONFIGS = (
     _config(64, 64, 16, 4, 4, per_sm=4),
 )
 
-#: Tensor-descriptor kernels, largest tile first.  Several pipelines of one tile: a step takes its latency over the
-#: steps that are under way, so that a lone program needs more stages than several that share a multiprocessor.
-TMA_CONFIGS = (
-    _config(128, 256, 64, 8, 3),
+#: Tensor-descriptor kernels whose bytes no card has compared yet: they compete where configs are tried, and nothing
+#: picks them unasked.  Several pipelines of one tile: a step takes its latency over the steps that are under way, so
+#: that a lone program needs more stages than several that share a multiprocessor.
+UNCOMPARED_CONFIGS = (
     _config(256, 128, 64, 8, 3),
     _config(128, 128, 64, 4, 6),
     _config(128, 128, 64, 8, 6),
-    _config(128, 128, 64, 4, 4),
-    _config(128, 128, 64, 8, 4),
     _config(128, 128, 128, 8, 3),
     _config(64, 256, 64, 4, 4),
-    _config(64, 128, 128, 4, 4),
     _config(64, 128, 64, 4, 8),
+    _config(64, 64, 64, 4, 6, per_sm=2),
+    _config(64, 64, 128, 4, 6),
+    _config(64, 32, 128, 4, 8),
+    *SHORT_CONFIGS,
+)
+
+#: Tensor-descriptor kernels, largest tile first.
+TMA_CONFIGS = (
+    _config(128, 256, 64, 8, 3),
+    _config(128, 128, 64, 4, 4),
+    _config(128, 128, 64, 8, 4),
+    _config(64, 128, 128, 4, 4),
     _config(64, 128, 64, 4, 4, per_sm=2),
     _config(64, 64, 64, 4, 4, per_sm=3),
-    _config(64, 64, 64, 4, 6, per_sm=2),
     _config(64, 64, 128, 4, 4, per_sm=2),
-    _config(64, 64, 128, 4, 6),
     _config(64, 32, 128, 4, 4, per_sm=2),
     _config(64, 16, 128, 4, 4, per_sm=2),
     _config(64, 32, 64, 4, 6, per_sm=2),
     _config(64, 16, 64, 4, 6, per_sm=2),
-    *SHORT_CONFIGS,
     *THIN_CONFIGS,
+    *UNCOMPARED_CONFIGS,
 )
 
 #: Outputs of a thread beyond which it has no registers left for more values of each beside its sums.
 MOST_OUTPUTS = 64
 #: Outputs of a tile beyond which a kernel that folds runs so long that it does not matter when it started.
-_SHORT_TILE = 64 * 64
+SHORT_TILE = 64 * 64
 
 
 def _in_one_launch(configs: tuple[KernelConfig, ...]) -> tuple[KernelConfig, ...]:
@@ -152,7 +158,7 @@ MERGED_CONFIGS = _in_one_launch(
 )
 #: Both kinds with dependent launches.
 EARLY_TMA_CONFIGS = _early(TMA_CONFIGS)
-EARLY_MERGED_CONFIGS = _early(tuple(c for c in MERGED_CONFIGS if c.block_m * c.block_n <= _SHORT_TILE))
+EARLY_MERGED_CONFIGS = _early(tuple(c for c in MERGED_CONFIGS if c.block_m * c.block_n <= SHORT_TILE))
 
 #: Tensor-descriptor kernels that hold a running sum beside the accumulator, largest tile first.
 FOLDED_CONFIGS = (

@@ -5,13 +5,25 @@ The one place that says so.  Tuned tables and callers may name any config, and a
 
 from __future__ import annotations
 
-from gemmdesc.kernels.config import Feature, KernelConfig
+from gemmdesc.kernels.config import SHORT_TILE, UNCOMPARED_CONFIGS, Feature, KernelConfig
 from gemmdesc.kernels.estimate import turns_of
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.slices import Slices
 from gemmdesc.kernels.structure import Structure
 
-_MOST_ROWS = 128
+
+def _compared(config: KernelConfig) -> bool:
+    """Whether a card has compared the bytes of a tensor-descriptor kernel."""
+    large = config.block_m * config.block_n > SHORT_TILE
+    return _pipeline(config) not in _UNCOMPARED and not (config.dependent and large)
+
+
+def _pipeline(c: KernelConfig) -> tuple[int, ...]:
+    """What a config is but for its features; cheaper than another config, as a choice is made while a caller waits."""
+    return c.block_m, c.block_n, c.block_k, c.num_warps, c.num_stages, c.group_m, c.programs_per_sm
+
+
+_UNCOMPARED = frozenset(_pipeline(c) for c in UNCOMPARED_CONFIGS)
 
 
 def features_of(structure: Structure, config: KernelConfig) -> frozenset[Feature]:
@@ -31,10 +43,10 @@ def pays_unasked(
 
     One launch: the estimate weighs it against a fold of its own.  Narrow: for slices that one launch folds; whole
     chains gained nothing.  Dependent: for whole chains of which each program has one, or which are shorter than the
-    pipeline; a longer loop over tiles loses more by letting the next kernel start than that gains by it.  Tiles of
-    256 rows are a tuner's to pick: none was faster yet.
+    pipeline; a longer loop over tiles loses more by letting the next kernel start than that gains by it.  What no
+    card has compared yet, pipelines of their own and dependent launches of large tiles, is never picked.
     """
-    if structure.by_descriptor and (config.block_m > _MOST_ROWS or (config.thin and not structure.merged)):
+    if structure.by_descriptor and not (_compared(config) and (structure.merged or not config.thin)):
         return False
     if not config.dependent:
         return True
@@ -46,12 +58,5 @@ def pays_unasked(
 
 def without_twins(configs: list[KernelConfig]) -> list[KernelConfig]:
     """Where a dependent config may be picked, not what it is without."""
-    early = {_but_for_dependence(c) for c in configs if c.dependent}
-    return [c for c in configs if c.dependent or _but_for_dependence(c) not in early]
-
-
-def _but_for_dependence(c: KernelConfig) -> tuple[int, ...]:
-    """Cheaper than a config without its dependence, as a choice is made while a caller waits."""
-    return (
-        c.block_m, c.block_n, c.block_k, c.num_warps, c.num_stages, c.group_m, c.programs_per_sm, c.one_launch
-    )  # fmt: skip
+    early = {(_pipeline(c), c.one_launch) for c in configs if c.dependent}
+    return [c for c in configs if c.dependent or (_pipeline(c), c.one_launch) not in early]

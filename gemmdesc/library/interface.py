@@ -15,7 +15,6 @@ from gemmdesc.errors import InvalidInputError
 from gemmdesc.operands import Operand
 from gemmdesc.problem import (
     BIASED,
-    MAX_ALIGNMENT_BYTES,
     AlgoConfig,
     DeviceId,
     Failed,
@@ -44,7 +43,6 @@ class Inputs:
     ``alpha``, ``beta``: float32 values.  ``a_scale``, ``b_scale``: those of 8-bit operands; ``d_scale``: that of an
     8-bit D.  ``c``: drawn as the rows of all D (``problem.d_outer`` x n) of ``problem.c_dtype``.  ``bias``: drawn as
     one row of m of ``problem.bias_dtype``, added to the rows of D of every matrix of a batch.
-    ``bias_alignment_bytes``: what divides its address on a device, and no larger power of two up to 256.
     """
 
     alpha: float = 1.0
@@ -54,7 +52,6 @@ class Inputs:
     d_scale: float = 1.0
     c: Operand | None = None
     bias: Operand | None = None
-    bias_alignment_bytes: int = MAX_ALIGNMENT_BYTES
 
 
 #: Of products that take nothing beside A and B.

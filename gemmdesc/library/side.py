@@ -20,8 +20,6 @@ _BIAS_BYTES = 1 << 16
 class SideBuffers:
     """Device memory for three scales and one bias, kept from product to product; contents are set before each.
 
-    The bias stays as aligned as the last one given.
-
     Serves one stream at a time, like the handle that it belongs to.
     """
 
@@ -29,7 +27,6 @@ class SideBuffers:
         self._device = device
         self._scales: torch.Tensor | None = None
         self._bias: torch.Tensor | None = None
-        self._bias_start = 0
 
     def pointers(self, problem: GemmProblem) -> dict[MatmulDescAttribute, int]:
         """The addresses that ``problem``'s descriptor must hold."""
@@ -41,7 +38,7 @@ class SideBuffers:
             if is_float8(problem.d_dtype):
                 found[MatmulDescAttribute.D_SCALE_POINTER] = base + 2 * _APART
         if problem.epilogue in BIASED:
-            found[MatmulDescAttribute.BIAS_POINTER] = self._bias_buffer(problem).data_ptr() + self._bias_start
+            found[MatmulDescAttribute.BIAS_POINTER] = self._bias_buffer(problem).data_ptr()
         return found
 
     def fill(self, problem: GemmProblem, inputs: Inputs) -> None:
@@ -53,8 +50,7 @@ class SideBuffers:
             self._scale_buffer().view(torch.float32)[:: _APART // 4].copy_(values)
         if inputs.bias is not None:
             bits = inputs.bias.torch_bits(1, problem.m, self._device).reshape(-1).contiguous().view(torch.uint8)
-            self._bias_start = inputs.bias_alignment_bytes % MAX_ALIGNMENT_BYTES
-            self._bias_buffer(problem)[self._bias_start :][: bits.numel()].copy_(bits)
+            self._bias_buffer(problem)[: bits.numel()].copy_(bits)
 
     def _scale_buffer(self) -> torch.Tensor:
         import torch
@@ -65,9 +61,10 @@ class SideBuffers:
         return self._scales
 
     def _bias_buffer(self, problem: GemmProblem) -> torch.Tensor:
+        """Where ``problem``'s bias lies, as aligned as it says."""
         import torch
 
         size = problem.m * problem.bias_dtype.itemsize + MAX_ALIGNMENT_BYTES
         if self._bias is None or self._bias.numel() < size:
             self._bias = torch.zeros(max(size, _BIAS_BYTES), dtype=torch.uint8, device=self._device)
-        return self._bias
+        return self._bias[problem.bias_alignment_bytes % MAX_ALIGNMENT_BYTES :]

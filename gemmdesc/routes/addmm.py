@@ -116,7 +116,9 @@ def _fused(
     if problem.a_dtype is not DType.FLOAT32 and out.dtype is DType.FLOAT32:
         return Declined(code="out_of_scope", reason="a fused bias of 16-bit operands and a float32 result")
     if len(addend.shape) == 1:
-        biased = replace(problem, beta=ScalarClass.ZERO, epilogue=with_bias)
+        biased = replace(
+            problem, beta=ScalarClass.ZERO, epilogue=with_bias, bias_alignment_bytes=addend.alignment_bytes
+        )
         biased = _told(biased, addend.alignment_bytes, release)
         return replace(
             route, problem=biased, api=Api.CUBLASLT, addend=Addend.BIAS, unsplit_only=release.splits_bias_as_c

@@ -23,16 +23,12 @@ from gemmdesc.library.profiler import normalised
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.operands import DenseOperand
 from gemmdesc.plain import to_plain
-from gemmdesc.problem import BIASED, MAX_ALIGNMENT_BYTES, AlgoConfig, Failed, GemmProblem, Launch, Refused
+from gemmdesc.problem import BIASED, AlgoConfig, Failed, GemmProblem, Launch, Refused
 from gemmdesc.routes import Activation, Addend, Release, Route, epilogue_words
 from gemmdesc.verification.route_variants import variants
 
 if TYPE_CHECKING:
     import torch
-
-
-#: The name, among those of other routes, of the same one with the bias where torch's own has it.
-OWN_BIAS = "the bias as aligned as torch's"
 
 
 class PointerLibrary(Protocol):
@@ -184,7 +180,7 @@ class RouteChecker:
 
     def _equal_with(self, taken: _Taken, result: torch.Tensor) -> list[str]:
         """The names of other routes that give torch's bytes."""
-        found = [OWN_BIAS] * (_differing(result, taken.with_own_bias(self._library)) == 0)
+        found = []
         for name, other in variants(taken.product, taken.route, self._settings()):
             try:
                 ours = taken.made(self._library, other, self._library.answer(other.problem))
@@ -223,7 +219,6 @@ class _Taken:
         self._a, self._b = operands_of(product, route)
         addend, overwritten = product.addend, product.addend is product.out
         self._addend = addend.clone() if overwritten and addend is not None else addend
-        self._bias_alignment = MAX_ALIGNMENT_BYTES
 
     @property
     def words(self) -> dict[str, Any]:
@@ -258,19 +253,6 @@ class _Taken:
             d.copy_(torch.nn.functional.gelu(d, approximate="tanh"))
         return d
 
-    def with_own_bias(self, library: PointerLibrary) -> torch.Tensor | str | None:
-        """As :meth:`made`, but that the library is asked, too, with a bias as aligned as torch's; None without one."""
-        route, addend = self.route, self._addend
-        if route.problem.epilogue not in BIASED or addend is None:
-            return None
-        self._bias_alignment = alignment_of(addend)
-        library.set_inputs(route.problem, self._inputs(route))
-        try:
-            return self.made(library, route, library.answer(route.problem))
-        finally:
-            self._bias_alignment = MAX_ALIGNMENT_BYTES
-            library.set_inputs(route.problem, self._inputs(route))
-
     def _inputs(self, route: Route) -> Inputs:
         problem, bias = route.problem, None
         if problem.epilogue in BIASED:
@@ -278,9 +260,7 @@ class _Taken:
             bits = host_bits(self._addend.reshape(1, -1), problem.bias_dtype)
             bias = DenseOperand(dtype=problem.bias_dtype, array=bits)
         a_scale, b_scale = scales_of(self.product, route)
-        return Inputs(
-            bias=bias, a_scale=a_scale, b_scale=b_scale, bias_alignment_bytes=self._bias_alignment
-        )  # fmt: skip
+        return Inputs(bias=bias, a_scale=a_scale, b_scale=b_scale)
 
 
 def _group(product: Product, route: Route) -> Group:

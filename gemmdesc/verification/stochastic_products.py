@@ -29,6 +29,7 @@ from gemmdesc.numerics.stochastic.inorder_analysis import (
     digit_gap,
     perturb_outside,
 )
+from gemmdesc.problem import Epilogue, ScalarClass
 from gemmdesc.profiles import Profile, RuleOutcome
 from gemmdesc.rule import evaluate_rule
 
@@ -201,13 +202,16 @@ def perturbation(k: int = 4096, *, m: int = 48, n: int = 64) -> list[Row]:
 
 
 def real_orders(profile: Profile, k: int, operand: DType, output: DType) -> tuple[GEMMDesc, ...]:
-    """The orders that a profile's rules have for one inner size, in as many slices as its answers name or 1 to 8.
+    """The orders that a profile's rules have for one plain product, in as many slices as its answers name or 1 to 8.
 
     Rows whose answers were met at other inner sizes only are left out.
     """
     found: dict[str, GEMMDesc] = {}
     for row in profile.rows:
-        met = row.evidence.k
+        met, family = row.evidence.k, row.key.family
+        plain = (family.epilogue, family.alpha_class, family.c_class, family.batched)
+        if plain != (Epilogue.DEFAULT, ScalarClass.ONE, ScalarClass.ZERO, False):
+            continue
         if not isinstance(row.outcome, RuleOutcome) or not met.low <= k <= met.high:
             continue
         for slices in (1, 2, 4, 8, row.evidence.example.answer.splitk_num):
