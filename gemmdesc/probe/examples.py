@@ -28,7 +28,7 @@ _GRAINED = 4
 #: A k below this hides how long the turns of most main loops are.
 _TELLING_K = 192
 #: Experiments that one launch may hold, where more make a tree cheaper to read.
-_WIDTHS = (8, 64, 256)
+_WIDTHS = (8, 64)
 #: Elements of both operands that an example may have to be read; larger ones are only verified.
 READABLE_ELEMENTS = 2**26
 
