@@ -66,8 +66,9 @@ def _classes_again(path: Path, report: Callable[[str, int, int | None], None]) -
 
 def _again(outcome: ClassOutcome, hints: tuple[Expr, ...], book: RuleBook) -> Again:
     from gemmdesc.probe.infer import Unexplained, infer_rules
-    from gemmdesc.probe.predicted import is_scalar, scalar_reading
+    from gemmdesc.probe.predicted import scalar_reading
     from gemmdesc.probe.scalar_infer import infer_scalar_rules
+    from gemmdesc.probe.scalar_rule import is_scalar
     from gemmdesc.problem import environment
     from gemmdesc.verification.hidden import same_rule
 

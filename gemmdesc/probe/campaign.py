@@ -123,9 +123,27 @@ class Campaign:
         yield from self._until_few_unseen(max(self._options.first_blocks, known))
         if self._options.cuda_cores:
             self._set_rows(self._partition.seek_cuda_cores(self._rows))
+            yield from self._chains()
             yield from self._until_few_unseen(len(self._tally.blocks))
         yield
         self._timed("depth", self._verify_and_repair, self._verification.deepen)
+
+    def _chains(self) -> Iterator[None]:
+        """Rows for classes of CUDA-core kernels, some at a time: those met most are served before others are read."""
+        for classes in self._partition.chain_steps(self._tally, self._rows):
+            self._timed("solve", self._solve_chains, classes)
+            self._timed("verify", self._verify_and_repair, self._verification.serve)
+            yield
+        self._timed("solve", self._lend)
+
+    def _solve_chains(self, classes: Sequence[AnswerKey]) -> None:
+        self._set_rows(self._partition.merge(self._partition.solve_chains(self._tally, self._rows, classes)))
+
+    def _lend(self) -> None:
+        """Once more classes without a rule, now that others of their families have one."""
+        classes = self._partition.lendable(self._tally, self._rows)
+        if classes:
+            self._solve_chains(classes)
 
     def missing(self) -> float:
         """The share of queries that no row is verified for yet, though a rule was found or is still to be sought."""
@@ -139,8 +157,7 @@ class Campaign:
         """Whether a rule is still to be sought for answers of ``row``, or for those that no row takes."""
         if row is None:
             return True
-        waiting = self._options.cuda_cores and not self._partition.cuda_cores and row.solved.rule is None
-        return waiting and any(self._partition.book.is_scalar(c) for c in row.classes)
+        return self._options.cuda_cores and any(self._partition.waits(row, c) for c in row.classes)
 
     def _until_few_unseen(self, blocks: int) -> Iterator[None]:
         while True:

@@ -27,6 +27,8 @@ _LARGEST_GRAIN = 64
 _GRAINED = 4
 #: A k below this hides how long the turns of most main loops are.
 _TELLING_K = 192
+#: Experiments that one launch may hold, where more make a tree cheaper to read.
+_WIDTHS = (8, 64)
 #: Elements of both operands that an example may have to be read; larger ones are only verified.
 READABLE_ELEMENTS = 2**26
 
@@ -74,20 +76,20 @@ def examples_of(library: Library, source: Draws, numbers: Sequence[int]) -> dict
     return {n: e for n, e in found if e is not None}
 
 
-def varied(source: Draws, numbers: Sequence[int], most: int) -> list[int]:
+def varied(source: Draws, numbers: Sequence[int], most: int, *, wide: bool = False) -> list[int]:
     """At most ``most`` of the numbers, spread over how powers of two divide k and which operands store it contiguously.
 
-    Within such a bucket smaller problems come first; those with operands beyond ``_MODERATE_ELEMENTS`` take part only
-    where there are few others.
+    Within such a bucket smaller problems come first, if ``wide`` the wider ones, where a tree takes fewer launches;
+    those with operands beyond ``_MODERATE_ELEMENTS`` take part only where there are few others.
     """
     problems = {n: source.problem(n) for n in numbers}
     moderate = [n for n, p in problems.items() if p.batch_count * (p.m + p.n) * p.k <= _MODERATE_ELEMENTS]
-    buckets: dict[tuple[int, int], list[tuple[bool, int, int]]] = {}
+    buckets: dict[tuple[int, int], list[tuple[int, bool, int, int]]] = {}
     for number in moderate if len(moderate) >= FEW_EXAMPLES else numbers:
         p = problems[number]
         twos = min(7, (p.k & -p.k).bit_length() - 1)
         contiguous = int(p.transa is Transpose.T) + int(p.transb is Transpose.N)
-        buckets.setdefault((twos, contiguous), []).append((*_cost(p), number))
+        buckets.setdefault((twos, contiguous), []).append((_narrow(p) if wide else 0, *_cost(p), number))
     queues = [sorted(b)[::-1] for b in buckets.values()]
     chosen: list[int] = []
     while queues and len(chosen) < most:
@@ -230,6 +232,17 @@ def _stretched_sizes(example: Example) -> list[int]:
 def _cost(p: GemmProblem) -> tuple[bool, int]:
     """Small operands first, but after them those whose k is too short to show a main loop's turns."""
     return p.k < _TELLING_K, p.batch_count * (p.m * p.k + p.n * p.k + p.m * p.n)
+
+
+def _narrow(p: GemmProblem) -> int:
+    return sum(max(p.m, p.n) < width for width in _WIDTHS)
+
+
+def widest(examples: Sequence[Example], of: Sequence[int]) -> list[int]:
+    """Those ``of`` the examples that are not narrower than need be: a tree of many sites is too dear on others."""
+    narrow = {i: _narrow(examples[i].problem) for i in of}
+    least = max(1, min(narrow.values(), default=0))
+    return [i for i in of if narrow[i] <= least]
 
 
 def cheapest_first(source: Draws, numbers: Sequence[int]) -> list[int]:

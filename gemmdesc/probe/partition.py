@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from gemmdesc.dtypes import DType
 from gemmdesc.probe import records
 from gemmdesc.probe.answers import AnswerKey, Types
+from gemmdesc.probe.chains import NO_KIN, Kin, kin_of, one_rule, row_alone, steps, without
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.examples import Draws, Variant
 from gemmdesc.probe.journal import Journal
-from gemmdesc.probe.predicted import is_scalar
 from gemmdesc.probe.prior import Prior, first_rules
 from gemmdesc.probe.projection import (
     CLASS_ATTRIBUTES,
@@ -27,6 +27,7 @@ from gemmdesc.probe.projection import (
     narrowed,
 )
 from gemmdesc.probe.rulebook import RuleBook
+from gemmdesc.probe.scalar_rule import is_scalar
 from gemmdesc.probe.scan import Tally
 from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.tasks import SolveTask, run_solve
@@ -73,17 +74,57 @@ class Partition:
             (self._foretold.add if data.get("foretold") else self._foretold.discard)(place)
 
     def seek_cuda_cores(self, rows: Sequence[Row]) -> list[Row]:
-        """From now on seek orders of classes that show no fused step too; the rows, less those without one so far.
+        """From now on seek orders of classes that show no fused step too; the rows, less those with too few products.
 
-        What was given up by a stage that was cut short before it made rows is sought again.
+        Classes of CUDA-core kernels stay in their rows until :meth:`solve_chains` solves them.
         """
         self.cuda_cores = True
-        taken = {c for r in rows for c in r.classes}
-        lacking = [(c, o) for c, o in self.book.outcomes.items() if o.rule is None]
-        unsought = {c for c, o in lacking if _not_sought(o) or (o.scalar and c not in taken)}
+        unsought = {c for c, o in self.book.outcomes.items() if o.rule is None and _not_sought(o)}
+        unsought -= {c for row in rows for c in row.classes if self._is_chain(c)}
         for key in unsought:
             del self.book.outcomes[key]
         return [r for r in rows if r.solved.rule is not None or unsought.isdisjoint(r.classes)]
+
+    def chain_steps(self, tally: Tally, rows: Sequence[Row]) -> list[list[AnswerKey]]:
+        """Classes of CUDA-core kernels that no rule was sought for yet, those of one step to be solved together."""
+        self._index(tally)
+        return steps([c for row in rows for c in row.classes if self.waits(row, c)], self._counts)
+
+    def waits(self, row: Row, key: AnswerKey) -> bool:
+        """Whether ``key``, a class of ``row``, is one of CUDA-core kernels for which no rule was sought yet."""
+        if row.solved.rule is not None or not self._is_chain(key):
+            return False
+        outcome = self.book.outcomes.get(key)
+        return outcome is None or _not_sought(outcome) or (outcome.rule is not None and self._stands(key))
+
+    def _is_chain(self, key: AnswerKey) -> bool:
+        """Whether the class showed no fused step, read or tried."""
+        outcome = self.book.outcomes.get(key)
+        solved = outcome is not None and outcome.rule is not None and is_scalar(outcome.rule)
+        return solved or self.book.is_scalar(key) or self._trials.get((_name(Solved(rule=None)), key), False)
+
+    def solve_chains(self, tally: Tally, rows: Sequence[Row], classes: Sequence[AnswerKey]) -> list[Row]:
+        """``rows``, with one for each of ``classes``, of CUDA-core kernels, by itself."""
+        self._index(tally)
+        due = [c for c in classes if c not in self.book.outcomes or not self._sought(c)]
+        self._solve(due)
+        met, alone = list(self._counts), []
+        for key in classes:
+            outcome = self.book.outcomes[key]
+            if outcome.rule is not None:
+                # It foretold trees of this class.
+                self._trials[outcome.rule.text, key] = True
+                self._journal.append("trials", records.trial_to_plain(outcome.rule.text, key, given=True))
+            alone.append(row_alone(key, met, Solved(rule=outcome.rule, reason=outcome.reason)))
+        return [*without(rows, classes), *alone]
+
+    def _sought(self, key: AnswerKey) -> bool:
+        return not _not_sought(self.book.outcomes[key]) and self._stands(key)
+
+    def lendable(self, tally: Tally, rows: Sequence[Row]) -> list[AnswerKey]:
+        """Classes of CUDA-core kernels without a rule, whose family has some by now: trees were too few."""
+        self._index(tally)
+        return [c for row in rows if self._may_be_lent(row) for c in row.classes]
 
     def foreknown(self, tally: Tally) -> frozenset[int]:
         """Families (``algo_id``) of all of whose classes met the prior has a rule."""
@@ -160,7 +201,7 @@ class Partition:
         """Undo divisions that one of the divided rows' rules makes needless, as it gives all their classes' bytes."""
         kept = list(rows)
         for name in (n for n in CLASS_ATTRIBUTES if n not in FAMILY_ATTRIBUTES):
-            groups = joinable(kept, name)
+            groups = [g for g in joinable(kept, name) if not _chains(g) or one_rule(g)]
             rules = [self._candidates(g) for g in groups]
             self._try_all([(_whole(g), s) for g, candidates in zip(groups, rules, strict=True) for s in candidates])
             for group, candidates in zip(groups, rules, strict=True):
@@ -191,10 +232,27 @@ class Partition:
     def task(self, key: AnswerKey, known: Sequence[Rule]) -> SolveTask:
         return SolveTask(
             key=key, source=self._draws, numbers=tuple(self._numbers[key]), known=tuple(known),
+            chains=self._reads_chains(key), kin=self._kin(key),
             hints=self.book.known(key.types), preferred=self.book.pool.expressions(_family(key)),
             witnesses=tuple(self._witnesses.get(key, ())[:_READ_FIRST]), zero_exponent=self.book.zero_exponent(),
             cuda_cores=self.cuda_cores,
         )  # fmt: skip
+
+    def _reads_chains(self, key: AnswerKey) -> bool:
+        return self.cuda_cores and self._is_chain(key)
+
+    def _kin(self, key: AnswerKey) -> Kin:
+        """Rules that a class of CUDA-core kernels is read against, where their orders are sought; none of others."""
+        if not self._reads_chains(key):
+            return NO_KIN
+        solved = self.book.solved()
+        kin = kin_of(key, solved, lambda rule: records.retyped(rule, key.types))
+        guesses = [r for r in self._prior.guesses(key, solved) if is_scalar(r)]
+        return Kin(twins=self._unrefuted(key, [*guesses, *kin.twins]), others=self._unrefuted(key, kin.others))
+
+    def _unrefuted(self, key: AnswerKey, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+        """A rule that failed on the class has been tried."""
+        return tuple(r for r in rules if self._trials.get((r.text, key), True))
 
     def _solve_leads(self, nodes: Sequence[Node]) -> list[Solved | None]:
         """For each node what its most frequent classes say; None where none of them says anything."""
@@ -234,10 +292,12 @@ class Partition:
         return tuple(r for r in self.book.known(types) if self.cuda_cores or not is_scalar(r))
 
     def _solve(self, classes: Sequence[AnswerKey]) -> None:
-        known = {types: self._known(types)[:_KNOWN] for types in {c.types for c in classes}}
-        guessed = {c: (*self._prior.guesses(c, self.book.solved()), *known[c.types]) for c in classes}
-        # A rule that failed on the class has been tried.
-        left = {c: [r for r in rules if self._trials.get((r.text, c), True)] for c, rules in guessed.items()}
+        read = {c for c in classes if self._reads_chains(c)}
+        known = {types: self._known(types)[:_KNOWN] for types in {c.types for c in classes if c not in read}}
+        guessed = {
+            c: () if c in read else (*self._prior.guesses(c, self.book.solved()), *known[c.types]) for c in classes
+        }
+        left = {c: self._unrefuted(c, rules) for c, rules in guessed.items()}
         tasks = [self.task(c, first_rules(left[c], _KNOWN)) for c in classes]
         for done, (task, outcome) in enumerate(self._workers.run(run_solve, tasks), 1):
             self.book.recall(task.key, outcome)
@@ -329,6 +389,11 @@ def _not_sought(outcome: ClassOutcome) -> bool:
 
 def _whole(group: Sequence[Row]) -> Node:
     return Node(classes=tuple(c for r in group for c in r.classes), named=group[0].named)
+
+
+def _chains(rows: Sequence[Row]) -> bool:
+    """Whether the rows' rules are those of CUDA-core kernels: trials take many launches, and few rules are shared."""
+    return all(r.solved.rule is not None and is_scalar(r.solved.rule) for r in rows)
 
 
 def _family(key: AnswerKey) -> int:

@@ -15,16 +15,11 @@ from gemmdesc.probe.experiments import ReferenceFailed, magnitudes_of
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.scalar_infer import CONDITIONS
-from gemmdesc.probe.scalar_rule import ScalarReading, confirms
+from gemmdesc.probe.scalar_rule import ScalarReading, confirms, is_scalar
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.walks import read_negative_zero, read_sampled_tree
 from gemmdesc.problem import GemmProblem, environment
 from gemmdesc.rule import Rule, make_rule
-
-
-def is_scalar(rule: Rule) -> bool:
-    """Whether the rule's chains are those of CUDA cores."""
-    return isinstance(rule.structure.accumulator.step, ScalarStep)
 
 
 def short_chains(problem: GemmProblem) -> tuple[Rule, ...]:

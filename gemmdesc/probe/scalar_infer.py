@@ -20,7 +20,7 @@ from gemmdesc.probe.infer import Unexplained
 from gemmdesc.probe.learn import Example, learn_integer
 from gemmdesc.probe.pieces import ScalarNestError
 from gemmdesc.probe.scalar_rule import ScalarReading, confirms, lent_rules, scalar_rule, told_apart
-from gemmdesc.probe.scalar_search import Chosen, GivenUp, Option, Search, Work
+from gemmdesc.probe.scalar_search import Chosen, GivenUp, Option, Pieces, Search, Work
 from gemmdesc.rule import Rule, choose_rule
 
 #: Runs of one cut again and again that a nest may have.
@@ -36,6 +36,9 @@ _WORK_FOR_TWO = (6000, 6000)
 _CONDITION_COSTS = 3
 #: A rule of simple expressions and this size beside which none of wider ones is sought.
 _SIMPLE = 14
+#: Rules beyond these sizes leave room for others: of one structure for those of two, and for parts that are folded in
+#: groups; of two structures for conditions of two variables.
+_INVOLVED, _INVOLVED_ALONE, _INVOLVED_TWO = 15, 22, 26
 #: Readings on either side of a condition while expressions are simple: of fewer, almost any division explains them.
 _FEWEST_A_SIDE = 2
 #: Nests that are told apart, and spellings of their integers.
@@ -87,6 +90,9 @@ def infer_scalar_rules(
     if not rules and (seen := launched()) is not None:
         rules += _explained(_one_structure(*seen, replace(simple, names=(*names, *LAUNCH_NAMES))))
         readings, domain = seen
+    if rules and min(map(_complexity, rules)) > _INVOLVED:
+        # Two plain structures may be what one with more to choose from imitates where few trees were read.
+        rules += _two_structures(readings, domain, simple, _FEWEST_A_SIDE)
     for offered, fewest in ((simple, _FEWEST_A_SIDE), (simple, 1), (wide, 1)):
         rules = rules or _two_structures(readings, domain, offered, fewest)
     if rules:
@@ -144,10 +150,9 @@ def _two_structures(
 
     ``fewest``: readings on either side.
     """
-    work = (Work(_WORK_FOR_TWO[0]), Work(_WORK_FOR_TWO[1]))
     made: dict[frozenset[int], tuple[Rule, ...]] = {}
 
-    def explained(numbers: frozenset[int]) -> tuple[Rule, ...]:
+    def explained(numbers: frozenset[int], work: tuple[Work, Work]) -> tuple[Rule, ...]:
         # What some readings refute, more of them refute, too.
         if any(numbers >= other for other, found in made.items() if not found):
             return ()
@@ -159,16 +164,17 @@ def _two_structures(
 
     environments = [r.environment for r in readings]
     everything = frozenset(range(len(readings)))
+    chosen: list[Rule] = []
     for conditions in _conditions():
-        chosen: list[Rule] = []
+        work = (Work(_WORK_FOR_TWO[0]), Work(_WORK_FOR_TWO[1]))
         for condition in conditions:
             holds = frozenset(i for i, e in enumerate(environments) if evaluate(condition, e))
-            if fewest <= len(holds) <= len(everything) - fewest and explained(holds):
-                pairs = product(explained(holds)[:2], explained(everything - holds)[:2])
+            if fewest <= len(holds) <= len(everything) - fewest and explained(holds, work):
+                pairs = product(explained(holds, work)[:2], explained(everything - holds, work)[:2])
                 chosen += [choose_rule(condition, then, otherwise) for then, otherwise in pairs]
-        if chosen:
+        if chosen and min(map(_complexity, chosen)) <= _INVOLVED_TWO:
             return chosen
-    return []
+    return chosen
 
 
 def _conditions() -> Iterator[list[Expr]]:
@@ -206,17 +212,25 @@ class _Class:
             except GivenUp:
                 reason = "sites are too sparse to find a nest of cuts"
                 continue
-            if rules:
+            if rules and _complexity(rules[0]) <= _INVOLVED_ALONE:
                 return rules
-        search = Search(self, grouped, _MOST_GROUPED_WORK)
-        try:
-            rules = self._made(search.some(search.grouped(pieces, _MOST_RUNS - 1), _NESTS, _FURTHER_WORK))
-        except GivenUp:
-            reason = "sites are too sparse to find a nest of cuts"
-            rules = ()
+            if rules:
+                both = sorted([*rules, *self._grouped(pieces, grouped)], key=_complexity)
+                return told_apart(both, self._environments, self._domain)
+        rules = self._grouped(pieces, grouped)
         if rules:
             return rules
+        if not grouped.left:
+            reason = "sites are too sparse to find a nest of cuts"
         return Unexplained(reason=reason, scalar=True)
+
+    def _grouped(self, pieces: Pieces, work: Work) -> tuple[Rule, ...]:
+        """Rules of nests whose outermost cut has parts folded in groups; none where the work does not suffice."""
+        search = Search(self, work, _MOST_GROUPED_WORK)
+        try:
+            return self._made(search.some(search.grouped(pieces, _MOST_RUNS - 1), _NESTS, _FURTHER_WORK))
+        except GivenUp:
+            return ()
 
     def options(self, seen: Mapping[int, Allowed], given: Sequence[Expr]) -> Sequence[Option]:
         """See :class:`gemmdesc.probe.scalar_search.Integers`."""

@@ -50,6 +50,11 @@ class ScalarReading:
         return environment(self.problem, self.answer, self.launch)
 
 
+def is_scalar(rule: Rule) -> bool:
+    """Whether the rule's chains are those of CUDA cores."""
+    return isinstance(rule.structure.accumulator.step, ScalarStep)
+
+
 def scalar_descriptor(problem: GemmProblem, layouts: Sequence[Layout], start: Start = Start.ZERO) -> GEMMDesc:
     """All k of ``problem`` in these cuts, outermost first, in float32 over an ascending fused chain from ``start``."""
     return GEMMDesc(

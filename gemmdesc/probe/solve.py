@@ -9,19 +9,20 @@ from itertools import islice
 
 from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
+from gemmdesc.probe.chains import NO_KIN, Kin
 from gemmdesc.probe.compare import Verdict, compare_rules, needs_launch, plain_draws, rival_draws
 from gemmdesc.probe.epilogues import with_epilogues
-from gemmdesc.probe.examples import readable, reading_order
+from gemmdesc.probe.examples import readable, reading_order, widest
 from gemmdesc.probe.experiments import ReferenceFailed
 from gemmdesc.probe.formats import with_formats
 from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
 from gemmdesc.probe.met import Met
-from gemmdesc.probe.predicted import farthest, is_scalar, scalar_reading, short_chains
+from gemmdesc.probe.predicted import farthest, scalar_reading, short_chains
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.scalar_infer import Launched, infer_scalar_rules
-from gemmdesc.probe.scalar_rule import confirms, shape
+from gemmdesc.probe.scalar_rule import confirms, is_scalar, shape
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.shared import SharedReading
 from gemmdesc.probe.telling import most_telling
@@ -50,7 +51,8 @@ DISPUTED_K = 2**15
 class ClassTask:
     """Work on one class: its examples, and rules that answered others; ``first`` are read and tried before the rest.
 
-    ``cuda_cores``: whether an order is sought for an answer that adds its products one by one.
+    ``cuda_cores``: whether an order is sought for an answer that adds its products one by one.  ``kin``: rules that may
+    be that order; the first trees decide between them, and one of the same answer about other types needs few more.
     """
 
     label: str
@@ -62,6 +64,7 @@ class ClassTask:
     first: tuple[int, ...] = ()
     preferred: tuple[Expr, ...] = ()
     cuda_cores: bool = True
+    kin: Kin = NO_KIN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +108,8 @@ class _Solver:
         self._read: dict[int, None] = {}
         self._hints = tuple({str(e): e for r in task.hints for e in r.expressions}.values())
         self._held: Rule | None = None
-        self._rules: tuple[Rule, ...] = ()
+        self._rules: tuple[Rule, ...] = (*task.kin.twins, *task.kin.others)
+        self._twins = frozenset(rule.text for rule in task.kin.twins)
         #: Texts of rules of steps that gave other bytes than the library.
         self._refuted: set[str] = set()
         self._foretold: Counter[int] = Counter()
@@ -172,6 +176,8 @@ class _Solver:
 
     def learn(self) -> ClassOutcome:
         """Read until one behaviour is left that also gives the bytes of the examples not read."""
+        if any(needs_launch(r, self._examples[0]) for r in self._rules):
+            self._launched()
         following: int | None = self._next_unread()
         while following is not None and len(self._readings) < self._most():
             try:
@@ -242,12 +248,16 @@ class _Solver:
         left = [i for i, e in enumerate(self._examples) if i not in self._read and readable(e)]
         due = [i for i in left if branches[i] in lacking] or self._met.other_kernels(left, self._read)
         enough = not due and self._foretold.total() >= FORETOLD
-        return farthest(self._examples, sorted(self._read), due or left, beyond=LIKE_READ if enough else -1.0)
+        if enough and self._held.text in self._twins:
+            # What its order depends on was read where it was found.
+            return None
+        of = widest(self._examples, due or left)
+        return farthest(self._examples, sorted(self._read), of, beyond=LIKE_READ if enough else -1.0)
 
     def _unlike_unexplained(self) -> int | None:
         """The example least like those read: what nothing explains may be two kernels, each of which must be seen."""
         left = [i for i in self._order if i not in self._read and readable(self._examples[i])]
-        return farthest(self._examples, sorted(self._read), left)
+        return farthest(self._examples, sorted(self._read), widest(self._examples, left))
 
     def _launched(self) -> Launched | None:
         """The trees read and the domain with what the library launches; from now on readings and domain have it."""
@@ -269,12 +279,16 @@ class _Solver:
         # What foretold the newest tree explains all before it; only where nothing did is there more to search.
         kept = tuple(r for r in self._rules if confirms(r, trees[-1]))
         if kept:
-            return kept
+            return self._formed(kept)
         others = [r for r in self._task.hints if is_scalar(r)]
         found = infer_scalar_rules(trees, self._domain, self._hints, others=others, launched=self._launched)
         if isinstance(found, Unexplained):
             return found
-        formed = with_epilogues(with_formats(found, self._readings), self._readings)
+        return self._formed(found)
+
+    def _formed(self, rules: Sequence[Rule]) -> tuple[Rule, ...] | Unexplained:
+        """The rules with what is done to operands and to sums."""
+        formed = with_epilogues(with_formats(rules, self._readings), self._readings)
         return formed or Unexplained(reason="what is done to operands or sums fits no step", scalar=True)
 
     def _take(self, index: int) -> None:

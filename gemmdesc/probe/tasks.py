@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.answers import AnswerKey, slices_at_launch
+from gemmdesc.probe.chains import NO_KIN, Kin
 from gemmdesc.probe.examples import FEW_EXAMPLES, Draws, Variant, elsewhere, examples_of, other_layouts, varied
 from gemmdesc.probe.scan import Block, scan_block
 from gemmdesc.probe.solve import ClassOutcome, ClassTask, solve_class
@@ -33,6 +34,8 @@ def run_scan(library: Library, task: ScanTask) -> Block:
 class SolveTask:
     """``numbers``: problems of the classes solved as one; ``witnesses`` are read before any of them.
 
+    ``chains``: whether the class is one of CUDA-core kernels; ``kin``: rules that its trees are held
+    against before any is sought.
     ``hints``: rules whose expressions are tried before others; ``preferred``: expressions that explain the family.
     """
 
@@ -45,11 +48,13 @@ class SolveTask:
     witnesses: tuple[Variant, ...]
     zero_exponent: int | None
     cuda_cores: bool = True
+    chains: bool = False
+    kin: Kin = NO_KIN
 
 
 def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
     first = [e for w in task.witnesses if (e := task.source.variant(library, w)) is not None]
-    chosen = varied(task.source, task.numbers[:_MOST_LOOKED_AT], _MOST_EXAMPLES)
+    chosen = varied(task.source, task.numbers[:_MOST_LOOKED_AT], _MOST_EXAMPLES, wide=task.chains)
     natural = list(examples_of(library, task.source, chosen).values())
     examples = list(dict.fromkeys([*first, *natural]))
     if examples and all(slices_at_launch(e.answer.splitk_num) for e in examples):
@@ -61,6 +66,6 @@ def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
         ClassTask(
             label=str(task.key), examples=tuple(examples), known=task.known, hints=task.hints, seed=task.source.seed,
             preferred=task.preferred,
-            zero_exponent=task.zero_exponent, cuda_cores=task.cuda_cores, first=tuple(range(len(first))),
+            kin=task.kin, zero_exponent=task.zero_exponent, cuda_cores=task.cuda_cores, first=tuple(range(len(first))),
         ),
     )  # fmt: skip
