@@ -110,6 +110,7 @@ def _stored_rows(arch: int) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+@pytest.mark.slow
 def test_each_function_is_read_or_refused_as_the_campaign_has_it() -> None:
     torch = pytest.importorskip("torch", reason="the sources import helpers of torch")
     if not torch.__version__.startswith(TORCH.get(triton.__version__, "none")):

@@ -35,7 +35,7 @@ from gemmdesc.kernels.config import Feature, KernelConfig
 from gemmdesc.kernels.meta import KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.structure import Structure
-from gemmdesc.kernels.unasked import features_of
+from gemmdesc.kernels.unasked import compared, features_of
 from gemmdesc.kernels.variants import enumerate_variants, variants_of
 from gemmdesc.schedule import make_schedule
 
@@ -257,7 +257,7 @@ def test_a_few_rows_get_narrow_tiles_and_enough_bytes_under_way() -> None:
     assert tile(8, 14336, 4096) == (64, 8, 128, 4)
     assert tile(8, 6144, 2048) == (32, 8, 128, 6)
     assert tile(32, 14336, 4096) == (64, 32, 128, 4)
-    assert tile(32, 6144, 2048) == (64, 32, 128, 8)
+    assert tile(32, 6144, 2048) == (64, 32, 128, 6)
     # A step must not cross from one slice into the next.
     assert tile(64, 4096, 14336, 4800)[2] == 64
     for m in (1, 8, 9, 16, 17, 32, 33, 64):
@@ -419,3 +419,13 @@ def test_lanes_of_a_slice_hold_all_of_its_steps() -> None:
         steps = np.diff(schedule.step_offsets)
         assert choice.slices.lanes >= 16 * int(steps.max())
         assert choice.packing is None or choice.packing.span >= choice.slices.lanes
+
+
+@pytest.mark.parametrize("some", [None, (), tuple(Feature)], ids=str)
+def test_the_model_picks_only_what_a_card_has_compared(some: tuple[Feature, ...] | None) -> None:
+    unasked = None if some is None else frozenset(some)
+    for m, n, k in ((256, 2048, 6144), (128, 256, 4096), (4096, 4096, 16), (2048, 2048, 2048), (32, 6144, 2048)):
+        for d in (desc(k), desc(k, span=64)):
+            choice = choose_kernel(d, meta(m, n, k), CARD, unasked=unasked)
+            assert isinstance(choice, KernelChoice)
+            assert compared(choice.structure, choice.config)

@@ -34,6 +34,7 @@ def test_the_interpreter_gives_the_cpus_samples() -> None:
     assert found["unsure"] > 0
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_comparison_made_on_a_card_finds_no_difference_in_the_interpreter() -> None:
     """Its own products and seeds at k = 64; some of those sums are exact, and an output type then rounds them."""

@@ -11,6 +11,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.kernels.choose import configs_of
 from gemmdesc.kernels.config import TMA_CONFIGS, UNCOMPARED_CONFIGS, Feature, KernelConfig
 from gemmdesc.kernels.estimate import H200, estimated_us, turns_of
+from gemmdesc.kernels.fused import FUSED_CONFIGS
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.slices import NO_LOOP_STEP, Merge, Slices
 from gemmdesc.kernels.structure import Structure
@@ -116,6 +117,7 @@ def test_what_no_card_has_compared_is_not_picked_unasked() -> None:
         assert config in TMA_CONFIGS
         assert not any(pays_unasked(TMA, replace(config, dependent=early), *at) for early in (False, True))
         assert not pays_unasked(MERGED, replace(config, one_launch=True), *at)
+        assert config not in FUSED_CONFIGS
     large = tile(128, 128, 64, 4, 8)
     assert pays_unasked(TMA, large, *at)
     assert not pays_unasked(TMA, replace(large, dependent=True), *at)

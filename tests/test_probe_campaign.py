@@ -251,6 +251,7 @@ def test_a_killed_campaign_resumes(
     }
 
 
+@pytest.mark.slow
 def test_a_survey_that_was_cut_short_is_made_again(whole: tuple[Findings, Steps, Path], tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         campaign_on(simulated(), tmp_path, ("survey", 3))
@@ -362,6 +363,7 @@ def rarely(problem: GemmProblem) -> AlgoConfig:
     return answer
 
 
+@pytest.mark.slow
 def test_a_rare_answer_is_tried_where_the_heuristic_never_gives_it(tmp_path: Path) -> None:
     """Where its slices end depends on a layout in which no scan meets it."""
     library = SimulatedLibrary(
@@ -456,6 +458,7 @@ SMALL_STAGES = 4
 SMALL_RULE = Order(instruction_k=16, loop_step=64).rule()
 
 
+@pytest.mark.slow
 def test_an_answer_met_at_small_k_only_is_tried_where_its_main_loop_shows(tmp_path: Path) -> None:
     """Up to k = 32, turns of 32 and of 64 are one and the same."""
 

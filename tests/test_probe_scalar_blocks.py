@@ -73,6 +73,7 @@ def solved(
     return outcome
 
 
+@pytest.mark.slow
 def test_blocks_folded_by_number_in_two_kernels_are_found() -> None:
     """One element at a time where B is not stored along k, two where it is."""
     rule = choose_rule(call("min", "a_unit_k", "b_unit_k"), blocks(2), blocks(1))

@@ -28,7 +28,7 @@ from gemmdesc.kernels.nest import NestChoice, choose_nest
 from gemmdesc.kernels.slices import Merge, Slices, declined, slice_up
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tuned import UNTUNED, TunedKey, TunedTable, tuned_key
-from gemmdesc.kernels.unasked import features_of, pays_unasked, without_twins
+from gemmdesc.kernels.unasked import compared, features_of, pays_unasked, without_twins
 
 #: The largest offset, in elements, that 32-bit index arithmetic reaches.
 MAX_NARROW_OFFSET = 2**31 - 1
@@ -186,7 +186,9 @@ def _unasked_configs(
     """Those that the model may pick; where it may pick dependent ones, not what they are without."""
     every = configs_of(structure)
     if unasked is not None:
-        return without_twins([c for c in every if features_of(structure, c) <= unasked])
+        return without_twins(
+            [c for c in every if features_of(structure, c) <= unasked and compared(structure, c)]
+        )
     span = read_span(slices, meta)
     return without_twins([c for c in every if pays_unasked(structure, c, meta, slices, span)])
 

@@ -11,7 +11,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, choose_kernel
-from gemmdesc.kernels.config import MOST_OUTPUTS, SHORT_CONFIGS, TMA_CONFIGS
+from gemmdesc.kernels.config import MOST_OUTPUTS, TMA_CONFIGS, UNCOMPARED_CONFIGS
 from gemmdesc.kernels.instructions import OPERAND_KINDS, Instructions, assembled
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.slices import OPERAND_DTYPES, declined
@@ -22,7 +22,7 @@ from gemmdesc.pointwise import PointwiseStep
 #: Those that have registers left for an operand beside their sums; Triton has no code for storing rows of 8 so.
 FUSED_CONFIGS = tuple(
     c for c in TMA_CONFIGS
-    if c.outputs_per_thread <= MOST_OUTPUTS and c.block_n >= 16 and c not in SHORT_CONFIGS
+    if c.outputs_per_thread <= MOST_OUTPUTS and c.block_n >= 16 and c not in UNCOMPARED_CONFIGS
 )  # fmt: skip
 #: The largest stride of an operand or an output, so that offsets inside a tile have 32 bits.
 MOST_STRIDE = MAX_NARROW_OFFSET // 256

@@ -12,10 +12,12 @@ from gemmdesc.kernels.slices import Slices
 from gemmdesc.kernels.structure import Structure
 
 
-def _compared(config: KernelConfig) -> bool:
-    """Whether a card has compared the bytes of a tensor-descriptor kernel."""
+def compared(structure: Structure, config: KernelConfig) -> bool:
+    """Whether a card has compared the bytes of such a kernel with the replay's."""
     large = config.block_m * config.block_n > SHORT_TILE
-    return _pipeline(config) not in _UNCOMPARED and not (config.dependent and large)
+    return not structure.by_descriptor or (
+        _pipeline(config) not in _UNCOMPARED and not (config.dependent and large)
+    )
 
 
 def _pipeline(c: KernelConfig) -> tuple[int, ...]:
@@ -46,7 +48,7 @@ def pays_unasked(
     pipeline; a longer loop over tiles loses more by letting the next kernel start than that gains by it.  What no
     card has compared yet, pipelines of their own and dependent launches of large tiles, is never picked.
     """
-    if structure.by_descriptor and not (_compared(config) and (structure.merged or not config.thin)):
+    if not compared(structure, config) or (structure.by_descriptor and config.thin and not structure.merged):
         return False
     if not config.dependent:
         return True
