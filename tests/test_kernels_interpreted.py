@@ -31,9 +31,9 @@ def told(script: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_structure_gives_the_replays_bytes(every: int) -> None:
-    """Every fourth product that is drawn, or all."""
+    """Every third product that is drawn, or all."""
     result = told("interpreted_kernels.py", "0", str(every))
     assert result["bad"] == []
     wanted = {"chain_tma", "chain_tma packed", "folded_chain packed", "chain_pointer", "grouped_chain", "scalar_nest",
