@@ -56,7 +56,7 @@ def test_every_kind_is_equal_where_the_profile_is_right_and_a_session_resumes(tm
         assert counts["draws"] == 10 * counts["equal"]
         refused[name] += counts["refused"]
     # The library of these tests refuses e5m2 with itself, and nothing else.
-    assert all(name.startswith("float8") for name in +refused)
+    assert set(+refused) <= {"float8", "float8_fast", "float8_bias", "float8_fast_bias"}
     again, steps = run(bench, EXPLAINED_KINDS, tmp_path)
     assert steps == 0
     assert again == {n: tuple(replace(r, seconds=round(r.seconds, 4)) for r in x) for n, x in found.items()}
