@@ -31,6 +31,7 @@ class Operator(Enum):
     RELU_WITHOUT_NAN = "relu_without_nan"
     GELU = "gelu"
     SILU = "silu"
+    SIGMOID = "sigmoid"
     TANH = "tanh"
     CLAMP = "clamp"
     TO = "to"
@@ -107,6 +108,10 @@ class Epilogue:
     def silu(self) -> Epilogue:
         """``torch.nn.functional.silu(y)``."""
         return self._then(EagerStep(operator=Operator.SILU))
+
+    def sigmoid(self) -> Epilogue:
+        """``torch.sigmoid(y)``."""
+        return self._then(EagerStep(operator=Operator.SIGMOID))
 
     def tanh(self) -> Epilogue:
         """``torch.tanh(y)``."""
@@ -188,6 +193,8 @@ def _done(step: EagerStep, y: torch.Tensor, other: Any) -> torch.Tensor:
             return torch.nn.functional.gelu(y, approximate=step.approximate.value)
         case Operator.SILU:
             return torch.nn.functional.silu(y)
+        case Operator.SIGMOID:
+            return torch.sigmoid(y)
         case Operator.TANH:
             return torch.tanh(y)
         case Operator.CLAMP:

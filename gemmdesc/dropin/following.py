@@ -17,6 +17,7 @@ from gemmdesc.descriptor import (
     Gelu,
     Multiply,
     Relu,
+    Sigmoid,
     Silu,
     Tanh,
 )
@@ -37,7 +38,7 @@ _FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 _BINARY: Mapping[Operator, type[Add] | type[Multiply] | type[Divide]] = {
     Operator.ADD: Add, Operator.MULTIPLY: Multiply, Operator.DIVIDE: Divide,
 }  # fmt: skip
-_FUNCTIONS = (Operator.GELU, Operator.SILU, Operator.TANH)
+_FUNCTIONS = (Operator.GELU, Operator.SILU, Operator.SIGMOID, Operator.TANH)
 #: How the operands are called that are numbers.
 _NUMBER = "number_"
 
@@ -140,6 +141,9 @@ class _Lowering:
                 self.rounded(self.held)
             case Operator.SILU:
                 self.steps.append(Silu())
+                self.rounded(self.held)
+            case Operator.SIGMOID:
+                self.steps.append(Sigmoid())
                 self.rounded(self.held)
             case Operator.TANH:
                 self.steps.append(Tanh())

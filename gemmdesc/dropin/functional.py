@@ -340,7 +340,7 @@ def gated(
         x: (..., k).
         gate: (k, n).
         up: (k, n).
-        activation: ``"silu"``, ``"gelu"``, ``"gelu_tanh"`` or ``"relu"``.
+        activation: ``"silu"``, ``"gelu"``, ``"gelu_tanh"``, ``"relu"`` or ``"sigmoid"``.
         choices: as :func:`matmul`.
 
     Raises:
@@ -349,7 +349,7 @@ def gated(
     """
     known = {
         "silu": Epilogue().silu(), "gelu": Epilogue().gelu(), "gelu_tanh": Epilogue().gelu("tanh"),
-        "relu": Epilogue().relu(),
+        "relu": Epilogue().relu(), "sigmoid": Epilogue().sigmoid(),
     }  # fmt: skip
     if activation not in known:
         raise InvalidInputError(f"activation must be one of {', '.join(known)} (got {activation!r})")
