@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gemmdesc.descriptor import Approximate
@@ -139,6 +140,11 @@ class Epilogue:
         if self.steps and self.steps[-1].dtype in _FLOAT8:
             raise InvalidInputError(f"an 8-bit float must come last (got {step.operator.value} after it)")
         return replace(self, steps=(*self.steps, step))
+
+    @cached_property
+    def spelled(self) -> str:
+        """All of it as text, in which numbers differ that have other bits."""
+        return repr(self)
 
     @property
     def names(self) -> tuple[str, ...]:

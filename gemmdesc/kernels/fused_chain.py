@@ -39,7 +39,8 @@ def fused_tma_kernel(
             b = load_b(b_desc, step * BLOCK_K, tile_n * BLOCK_N, B_ROWS)
             accumulator = tl.dot(a, b, accumulator)
         finish_tile(
-            accumulator, out_desc, out, PROGRAM, COUNT, FORMATS, RESULT, (f0, f1, f2, f3, f4, f5), (x0, x1, x2, x3, x4, x5),
+            accumulator, out_desc, out, PROGRAM, COUNT, FORMATS, RESULT, (f0, f1, f2, f3, f4, f5),
+            (x0, x1, x2, x3, x4, x5),
             (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5), stride_om, stride_on, tile_m, tile_n, M, N,
             STORED, OUT_LAYOUT, ALIGNED, STORE_BY_DESCRIPTOR, CHUNKS,
         )  # fmt: skip

@@ -115,7 +115,8 @@ class Recorder:
         starts, total = place_scratch(pieces)
         steps = tuple(
             Step(
-                variant=variant, programs=programs, stand_ins=arguments,
+                variant=variant, programs=programs,
+                stand_ins=tuple(int(a) if isinstance(a, Placed) else a for a in arguments),
                 arguments=tuple(self._argument(a, starts) for a in arguments),
             )
             for variant, programs, arguments in self._steps

@@ -117,7 +117,7 @@ def _program(program: Instructions, formats: Sequence[int], stored: DType) -> di
 
 
 def _rounds_first(program: int) -> bool:
-    """Whether the first instruction is a rounding, which takes sums two by two: only then may ptxas be given one loop."""
+    """Whether the first instruction is a rounding, which takes sums two by two: ptxas follows one loop only then."""
     first = program & (1 << INSTRUCTION_BITS) - 1
     return bool(first >> ROUNDING_SHIFT) and first & (1 << ROUNDING_SHIFT) - 1 == KEEP
 
