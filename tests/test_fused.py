@@ -28,6 +28,7 @@ from gemmdesc.descriptor import (
     Multiply,
     Relu,
     ResidueLast,
+    Sigmoid,
     Silu,
     Start,
     Tanh,
@@ -156,6 +157,20 @@ def test_what_was_not_read_declines() -> None:
     assert "12.8" in declined.reason
     assert not isinstance(steps(E.relu(), toolkit="12.8"), Declined)
     assert isinstance(steps(E.relu(), dtype=DType.FLOAT64), Declined)
+
+
+def test_sigmoid_is_a_function_of_16_bit_values() -> None:
+    assert steps(E.sigmoid().multiply("g"), g=OperandMeta(dtype=FP16)).following == Following(
+        steps=(Sigmoid(), CastTo(dtype=FP16), Multiply(operand="g")), output_dtype=FP16
+    )
+    for wide in (E.to("float32").sigmoid(), Epilogue.before_rounding().sigmoid()):
+        declined = steps(wide)
+        assert isinstance(declined, Declined)
+        assert "sigmoid of float32" in declined.reason
+    assert isinstance(steps(E.sigmoid(), toolkit="12.8"), Declined)
+    desc = plain(epilogue=(CastTo(dtype=FP16), Sigmoid()))
+    assert parse_descriptor(to_text(desc)) == desc == from_json(to_json(desc))
+    assert "sigmoid as eager torch" in "\n".join(in_words(desc, 64))
 
 
 # --- descriptors ----------------------------------------------------------------------------------------------------

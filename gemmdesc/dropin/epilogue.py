@@ -111,7 +111,7 @@ class Epilogue:
         return self._then(EagerStep(operator=Operator.SILU))
 
     def sigmoid(self) -> Epilogue:
-        """``torch.sigmoid(y)``."""
+        """``torch.sigmoid(y)``; of float32 values it is declined."""
         return self._then(EagerStep(operator=Operator.SIGMOID))
 
     def tanh(self) -> Epilogue:

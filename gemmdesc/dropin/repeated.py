@@ -8,10 +8,10 @@ at each call.  The long way notes what it found, where one program did all of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gemmdesc.dropin.epilogue import Epilogue
 from gemmdesc.dropin.intercept import TorchCall
@@ -37,18 +37,17 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 _MAPPINGS = (dict, type(None))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Asked:
+class Asked(NamedTuple):
     """A call as it is looked up: its tensors, first those that it multiplies and adds, then the epilogue's operands.
 
-    ``key``: everything that its program depends on.  ``at``: the tensors' addresses.
+    ``key``: all that its program depends on.  ``at``: the tensors' addresses; ``device``: theirs, the current one.
     """
 
     key: tuple[Any, ...]
     tensors: tuple[torch.Tensor, ...]
     names: tuple[str, ...]
     at: tuple[int, ...]
-    index: int
+    device: int
 
 
 class RepeatedCalls:
@@ -75,29 +74,27 @@ class RepeatedCalls:
             return None
         named = operands or _NONE
         given = (*tensors, *named.values())
-        for tensor in given:
-            if type(tensor) not in self._types:
-                return None
-        runtime = self._runtime
+        runtime, types = self._runtime, self._types
         device_of = runtime.device_of
-        index = device_of(given[0])
-        if index < 0 or index != runtime.current_device():
-            return None
-        for tensor in given:
-            if device_of(tensor) != index:
-                return None
+        stored, at = [], []
         try:
-            at = tuple([t.data_ptr() for t in given])
-            stored = [
-                (t.shape, t.stride(), p & -p & 255, t.dtype)
-                for t, p in zip(given, at, strict=True)
-            ]
+            if type(given[0]) not in types:
+                return None
+            index = device_of(given[0])
+            if index < 0 or index != runtime.current_device():
+                return None
+            for tensor in given:
+                if type(tensor) not in types or device_of(tensor) != index:
+                    return None
+                address = tensor.data_ptr()
+                at.append(address)
+                stored.append((tensor.shape, tensor.stride(), address & -address & 255, tensor.dtype))
         except RuntimeError:  # a tensor without strides or memory
             return None
         spelled = "" if epilogue is None else epilogue.spelled
         names = tuple(named)
         key = (name, spelled, len(tensors), names, runtime.is_capturing(), runtime.settings(), *stored)
-        return Asked(key=key, tensors=given, names=names, at=at, index=index)
+        return Asked(key, given, names, tuple(at), index)
 
     def run(self, asked: Asked, planner: Planner | None) -> torch.Tensor | None:
         """The result of a call like one that was noted; None where it must take the long way.
@@ -106,7 +103,7 @@ class RepeatedCalls:
             LaunchError: the CUDA driver refuses.
         """
         if planner is None:
-            planner = known_planner(asked.index)
+            planner = known_planner(asked.device)
             if planner is None:
                 return None
         call = planner.repeated.get(asked.key)
@@ -121,7 +118,7 @@ class RepeatedCalls:
         inputs[_OUT] = result.data_ptr()
         for place, source in call.places:
             inputs[place] = at[source]
-        self._launch(call, inputs, self._runtime.current_stream(asked.index))
+        self._launch(call, inputs, self._runtime.current_stream(asked.device))
         self._ledger.add(call.operator)
         return result
 

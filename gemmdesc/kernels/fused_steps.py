@@ -292,13 +292,15 @@ def finish_tile(
     """Finish a tile in CHUNKS parts of its columns, 1, 2 or 4: each of them needs registers of its own only."""
     first_m, first_n = tile_m * value.shape[0], tile_n * value.shape[1]
     WIDTH: tl.constexpr = value.shape[1] // CHUNKS
-    if CHUNKS == 1:
-        parts = (value,)
-    elif CHUNKS == 2:
+    if CHUNKS == 2:
         parts = halves(value)
+    elif CHUNKS == 1:
+        parts = (value,)
     else:
         left, right = halves(value)
-        parts = halves(left) + halves(right)
+        first, second = halves(left)
+        third, fourth = halves(right)
+        parts = (first, second, third, fourth)
     for i in tl.static_range(CHUNKS):
         finish_chunk(
             parts[i], out_desc, out, PROGRAM, COUNT, FORMATS, RESULT, numbers, addresses, strides_m, strides_n,
