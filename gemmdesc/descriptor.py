@@ -22,6 +22,7 @@ from gemmdesc.pointwise import Divide as Divide
 from gemmdesc.pointwise import Gelu as Gelu
 from gemmdesc.pointwise import Multiply as Multiply
 from gemmdesc.pointwise import PointwiseStep
+from gemmdesc.pointwise import Sigmoid as Sigmoid
 from gemmdesc.pointwise import Silu as Silu
 from gemmdesc.pointwise import Tanh as Tanh
 

@@ -70,13 +70,18 @@ class Silu:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sigmoid:
+    """1 / (1 + exp(-x)), by CUDA's ``expf``."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tanh:
     """CUDA's ``tanhf``."""
 
 
 BinaryStep = Add | Multiply | Divide | AtLeast | AtMost
 #: Steps that use the approximations of a GPU's special function unit.
-FunctionStep = Gelu | Silu | Tanh
+FunctionStep = Gelu | Silu | Sigmoid | Tanh
 PointwiseStep = BinaryStep | FunctionStep
 
 

@@ -44,6 +44,7 @@ _TAGS: dict[str, type] = {
     "at_most": d.AtMost,
     "gelu": d.Gelu,
     "silu": d.Silu,
+    "sigmoid": d.Sigmoid,
     "tanh": d.Tanh,
 }
 _NAMES = {cls: tag for tag, cls in _TAGS.items()}

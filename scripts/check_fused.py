@@ -5,7 +5,7 @@
 
 patterns     every epilogue x float16, bfloat16 on all 65,536 patterns of the product (NaNs as a product has them, -0.0
              and subnormals included), by the kernel that runs after a product and by chains that end with the epilogue
-candidates   each spelling of gelu, silu and tanh on all patterns: which ones have eager's bytes
+candidates   each spelling of gelu, silu, sigmoid and tanh on all patterns: which ones have eager's bytes
 random       random products with random operands: the fused kernel against eager's operators on our own product
 calls        gemmdesc.matmul, linear and gated with an epilogue against eager torch, products by cuBLAS included
 
@@ -52,7 +52,7 @@ CARD = card_arithmetic("sm_90")
 TYPES = (torch.float16, torch.bfloat16)
 E = Epilogue()
 #: What torch does otherwise on a CPU: functions, how it rounds numbers and tensors without axes, casts to 8 bits.
-ON_GPU = ("gelu", "silu", "tanh", "softcap", "plus_number", "fp8", "tensor_scale_32")
+ON_GPU = ("gelu", "silu", "sigmoid", "tanh", "softcap", "plus_number", "fp8", "tensor_scale_32")
 
 Operands = Mapping[str, Any]
 Row = dict[str, Any]
@@ -62,6 +62,7 @@ def epilogues() -> dict[str, Epilogue]:
     """Every epilogue that is checked, by name; its operands by theirs."""
     found = {
         "relu": E.relu(), "gelu": E.gelu(), "gelu_tanh": E.gelu("tanh"), "silu": E.silu(), "tanh": E.tanh(),
+        "sigmoid": E.sigmoid(),
         "softcap": E.softcap(30.0), "softcap_1.7": E.softcap(1.7), "scale": E.multiply(0.37), "divided": E.divide(3.3),
         "plus_number": E.add(0.1), "clamp": E.clamp(-1.3, 447.3), "clamp_zero": E.clamp(-0.0, 0.0),
         "clamp_min": E.clamp(min=0.0), "to_float32": E.to(torch.float32), "to_float32_relu": E.to(torch.float32).relu(),
@@ -76,7 +77,7 @@ def epilogues() -> dict[str, Epilogue]:
         step = E.add if name.startswith(("bias", "residual")) else E.multiply
         found[name] = step(name)
     found["over_column_scale"] = E.divide("column_scale")
-    for act in ("relu", "silu", "gelu"):
+    for act in ("relu", "silu", "sigmoid", "gelu"):
         found[f"bias_{act}"] = getattr(E.add("bias"), act)()
         found[f"gated_{act}"] = getattr(E, act)().multiply("up")
     found["gated_gelu_tanh"] = E.gelu("tanh").multiply("up")
@@ -285,7 +286,8 @@ def fused_row(
 
 def candidates(device: str) -> Iterator[tuple[str, Callable[[], Row]]]:
     """Each spelling of each function on every pattern."""
-    eager = {"gelu": E.gelu(), "gelu_tanh": E.gelu("tanh"), "silu": E.silu(), "tanh": E.tanh()}
+    eager = {"gelu": E.gelu(), "gelu_tanh": E.gelu("tanh"), "silu": E.silu(), "tanh": E.tanh(),
+             "sigmoid": E.sigmoid()}  # fmt: skip
     for name, spellings in CANDIDATES.items():
         for spelling, function in spellings.items():
             for dtype in TYPES:
@@ -344,12 +346,13 @@ def calls(names: dict[str, Epilogue], device: str, seed: int) -> Iterator[tuple[
 
                     yield f"linear{' bias' if biased else ''} {m}x{n}x{k} {name} {dtype}", row
             up = _mixed((k, n), dtype, made, device)
-            for act in ("silu", "gelu", "gelu_tanh", "relu"):
+            for act in ("silu", "gelu", "gelu_tanh", "relu", "sigmoid"):
                 yield f"gated {act} {m}x{n}x{k} {dtype}", lambda a=act, x=x, w=w, u=up: _gated(a, x, w.T, u)
 
 
 def _gated(act: str, x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> Row:
-    function = {"silu": E.silu(), "gelu": E.gelu(), "gelu_tanh": E.gelu("tanh"), "relu": E.relu()}[act]
+    function = {"silu": E.silu(), "gelu": E.gelu(), "gelu_tanh": E.gelu("tanh"), "relu": E.relu(),
+                "sigmoid": E.sigmoid()}[act]  # fmt: skip
     product = x @ gate
     try:
         ours = gemmdesc.gated(x, gate, up, act)

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
-"""Spellings of gelu, silu and tanh that might have eager torch's bytes, the shipped one first."""
+"""Spellings of gelu, silu, sigmoid and tanh that might have eager torch's bytes, the shipped one first."""
 
 from __future__ import annotations
 
@@ -88,6 +88,21 @@ def silu_reciprocal(x):
     return x * f.reciprocal_approx(libdevice.exp(x * -1.0) + 1.0)
 
 
+@triton.jit
+def sigmoid_uncontracted(x):
+    return tl.div_rn(f.filled(x, 1.0), libdevice.exp(x * -1.0) + 1.0)
+
+
+@triton.jit
+def sigmoid_reciprocal(x):
+    return f.reciprocal_approx(f.one_and_power(x))
+
+
+@triton.jit
+def sigmoid_of_tanh(x):
+    return tanh_approx(x * 0.5) * 0.5 + 0.5
+
+
 #: Function of torch's -> spelling -> what computes it.
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     "gelu": {
@@ -101,6 +116,10 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     "silu": {
         "shipped": f.silu, "libdevice": silu_libdevice, "exp2": silu_exp2, "fast division": silu_fast_division,
         "sigmoid": silu_of_sigmoid, "reciprocal": silu_reciprocal,
+    },
+    "sigmoid": {
+        "shipped": f.sigmoid, "uncontracted": sigmoid_uncontracted, "reciprocal": sigmoid_reciprocal,
+        "tanh": sigmoid_of_tanh,
     },
     "tanh": {
         "shipped": f.tanh, "libdevice": tanh_libdevice, "sigmoid": tanh_of_sigmoid, "approx": tanh_approx,

@@ -26,7 +26,7 @@ from gemmdesc.kernels.launch_loop import one_by_one
 from gemmdesc.kernels.loaded import BoxFormat, LoadedKernel
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.prepared import PreparedProgram
-from gemmdesc.kernels.preparing import Taken, Unprepared, prepare, run_prepared
+from gemmdesc.kernels.preparing import Taken, Unprepared, named_metas, prepare, run_prepared
 from gemmdesc.kernels.program import Box, Step, Word
 from gemmdesc.kernels.tiled import Choice
 
@@ -176,7 +176,10 @@ def taken_of(beside: Beside, scales: Any) -> Taken:
     """What these stand beside; a bias is told by the axis along which it does not vary."""
     axis = None if beside.bias is None else int(beside.bias.stride(0) == 0)
     count = 0 if scales is None else 1 + (scales.output is not None)
-    return Taken(c=beside.c is not None, bias_axis=axis, scales=count)
+    kind = None if beside.bias is None else TORCH_TYPES[beside.bias.dtype]
+    return Taken(
+        c=beside.c is not None, bias_axis=axis, scales=count, bias_dtype=kind, named=named_metas(beside.named)
+    )  # fmt: skip
 
 
 def prepared_on(

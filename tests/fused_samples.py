@@ -20,6 +20,7 @@ from gemmdesc.descriptor import (
     Multiply,
     Relu,
     Scale,
+    Sigmoid,
     Silu,
     Tanh,
 )
@@ -27,7 +28,7 @@ from gemmdesc.dtypes import DType
 
 NARROW = (DType.FLOAT16, DType.BFLOAT16)
 FUNCTIONS = (
-    Gelu(approximate=Approximate.NONE), Gelu(approximate=Approximate.TANH), Silu(), Tanh(),
+    Gelu(approximate=Approximate.NONE), Gelu(approximate=Approximate.TANH), Silu(), Tanh(), Sigmoid(),
 )  # fmt: skip
 #: Names of operands that a drawn epilogue may read.
 NAMES = ("residual", "row_scale", "column_scale", "low", "high")
@@ -147,13 +148,22 @@ def model_gelu_tanh(x: Any) -> Any:
     return _f(_f(x * np.float32(0.5)) * _f(model_tanh(inner) + np.float32(1)))
 
 
-def model_silu(x: Any) -> Any:
+def one_and_power(x: Any) -> Any:
+    """1 + exp(-x)."""
     whole = fma_saturate(-x, np.uint32(0x3BBB989D).view(np.float32), 0.5)
     whole = fma_down(whole, np.float32(252), np.float32(12582913))
     rest = fma(-x, 1.4426950216293334961, -_f(whole + np.float32(-12583039)))
     rest = fma(-x, 1.925963033500011079e-08, rest)
     power = (whole.view(np.uint32) << np.uint32(23)).view(np.float32)
-    return _f(x / fma(power, stand_in_exp2(rest), 1))
+    return fma(power, stand_in_exp2(rest), 1)
 
 
-MODELS = dict(zip(FUNCTIONS, (model_gelu, model_gelu_tanh, model_silu, model_tanh), strict=True))
+def model_silu(x: Any) -> Any:
+    return _f(x / one_and_power(x))
+
+
+def model_sigmoid(x: Any) -> Any:
+    return _f(np.float32(1) / one_and_power(x))
+
+
+MODELS = dict(zip(FUNCTIONS, (model_gelu, model_gelu_tanh, model_silu, model_tanh, model_sigmoid), strict=True))

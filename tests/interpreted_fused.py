@@ -53,6 +53,8 @@ TORCH = {
 ASM = {
     "ex2.approx.ftz.f32": fused_samples.stand_in_exp2, "rcp.approx.ftz.f32": fused_samples.stand_in_reciprocal,
     "fma.rn.sat.f32": fused_samples.fma_saturate, "fma.rm.f32": fused_samples.fma_down,
+    "cvt.rn.f16x2.f32": lambda x: from_float32(x, DType.FLOAT16),
+    "cvt.rn.bf16x2.f32": lambda x: from_float32(x, DType.BFLOAT16),
 }  # fmt: skip
 
 
@@ -67,14 +69,17 @@ def patch_more() -> None:
     builder.create_fma = exact_fma
 
     def asm(self: Any, text: str, constraints: str, values: Any, types: Any, *rest: Any) -> Any:
-        return Results([np.asarray(ASM[text.split()[0]](*(v.data for v in values)), np.float32)])
+        with np.errstate(all="ignore"):
+            found = np.asarray(ASM[text.split()[0]](*(np.asarray(v.data, np.float32) for v in values)))
+        return Results(found.view(np.int16) if found.dtype == np.uint16 else np.asarray(found, np.float32))
 
     class Results:
         def __init__(self, found: Any) -> None:
             self.found = found
 
         def get_result(self, i: int) -> Any:
-            return interpreter.TensorHandle(self.found[i], interpreter.tl.float32)
+            kind = interpreter.tl.int16 if self.found.dtype == np.int16 else interpreter.tl.float32
+            return interpreter.TensorHandle(self.found, kind)
 
     builder.create_inline_asm = asm
     narrow = builder.create_fp_trunc
@@ -204,7 +209,7 @@ def check_patterns(dtype: DType, told: dict[str, Any]) -> None:
         program = assembled((step,))
         assert not isinstance(program, Declined)
         y = torch.empty(65536)
-        every_pattern_kernel[(1,)](torch.from_numpy(x), y, program.words[0], 65536)
+        every_pattern_kernel[(1,)](torch.from_numpy(x), y, program.program, 65536)
         with np.errstate(all="ignore"):
             expected = from_float32(MODELS[step](x), DType.FLOAT32)
         wrong = first_mismatch(expected, from_float32(y.numpy(), DType.FLOAT32))

@@ -17,12 +17,15 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from gemmdesc.descriptor import CastTo, EpilogueStep, Relu, Silu
 from gemmdesc.dtypes import DType
-from gemmdesc.kernels import functions, fused_steps, instructions
+from gemmdesc.errors import Declined
+from gemmdesc.kernels import functions, fused_steps, instructions, variants_fused
 from gemmdesc.kernels.compiling import compile_variant
-from gemmdesc.kernels.fused import FUSED_CONFIGS
+from gemmdesc.kernels.fused import FUSED_CONFIGS, FusedChoice
 from gemmdesc.kernels.meta import Layout
-from gemmdesc.kernels.variants import enumerate_variants
+from gemmdesc.kernels.variants import Variant, enumerate_variants
+from gemmdesc.kernels.variants_fused import fused_variant
 
 SHARED = 232448
 FLOAT = re.compile(r"\b((?:fma|mul|add|sub|div|ex2|rcp|max|min)[a-z0-9_.]*\.f32)\b")
@@ -56,6 +59,10 @@ READ = {
     "gelu": ("mul.f32", 4, "fma.f32", 7, "add.f32", 1, "sub.f32", 1, "ex2.approx.ftz.f32", 1),
     "gelu_tanh": ("mul.f32", 7, "fma.f32", 7, "add.f32", 2, "ex2.approx.ftz.f32", 1, "rcp.approx.ftz.f32", 1),
     "silu": ("fma.rn.sat.f32", 1, "fma.rm.f32", 1, "fma.f32", 3, "sub.f32", 1, "ex2.approx.ftz.f32", 1, "div.f32", 1),
+    # By analogy with silu: the same sum of the same expf, below one.
+    "sigmoid": (
+        "fma.rn.sat.f32", 1, "fma.rm.f32", 1, "fma.f32", 3, "sub.f32", 1, "ex2.approx.ftz.f32", 1, "div.f32", 1
+    ),
     "tanh": ("mul.f32", 2, "fma.f32", 6, "add.f32", 1, "ex2.approx.ftz.f32", 1, "rcp.approx.ftz.f32", 1),
 }
 
@@ -66,15 +73,17 @@ def test_a_function_is_the_instructions_that_eager_has(name: str) -> None:
     wanted = dict(zip(flat[::2], flat[1::2], strict=True))
     found = operations(getattr(functions, name))
     # Negation may be a product by -1.
-    found["mul.f32"] -= name == "silu" and found["mul.f32"]
+    found["mul.f32"] -= name in ("silu", "sigmoid") and found["mul.f32"]
     assert +found == Counter(wanted)
 
 
 def test_codes_are_the_programs() -> None:
     names = ("ADD", "MULTIPLY", "DIVIDE", "AT_LEAST", "AT_MOST", "RELU", "RELU_WITHOUT_NAN", "GELU", "GELU_TANH",
-             "SILU", "TANH", "NUMBER")  # fmt: skip
+             "SILU", "TANH", "SIGMOID", "KEEP", "NUMBER")  # fmt: skip
     for name in names:
         assert getattr(fused_steps, name).value == getattr(instructions, name)
+    for name in ("ONE_ROW", "ONE_COLUMN", "UNIT_ROW", "WHOLE_ROWS", "WHOLE_COLUMNS", "UNIT_ROWS", "UNIT_COLUMNS"):
+        assert getattr(fused_steps, name).value == getattr(variants_fused, name)
     assert (fused_steps.FLOAT16.value, fused_steps.BFLOAT16.value) == (2, 3)
     assert [instructions.OPERAND_KINDS[d] for d in (DType.FLOAT16, DType.BFLOAT16)] == [2, 3]
 
@@ -86,40 +95,60 @@ def variants(kernel: str, **constants: Any) -> list[Any]:
 
 def test_how_many_there_are() -> None:
     kinds = Counter(v.kernel for v in enumerate_variants(SHARED) if v.kernel.startswith("fused"))
-    # Configs x operand types x stored types x layouts of A, B, the result x alignment.
-    assert kinds["fused_tma"] == len(FUSED_CONFIGS) * 2 * 3 * 4 * 2 * 2
-    assert kinds["fused_pointer"] == 4 * 2 * 3 * 5 * 2
-    assert kinds["fused_after"] == 4 * 3
-    assert sum(kinds.values()) < 2000
+    # Programs x configs x operand types x layouts of A, B x (the result's layout, alignment and way, by stored type).
+    assert kinds["fused_tma"] == 2 * len(FUSED_CONFIGS) * 2 * 4 * (6 + 6 + 4)
+    assert kinds["fused_pointer"] == 2 * 4 * 2 * 3 * 5 * 2
+    assert kinds["fused_after"] == 2 * 3 * 4 * 3
+
+
+def after(steps: tuple[EpilogueStep, ...], stored: DType, formats: tuple[int, ...] = ()) -> Variant:
+    """The kernel that does ``steps`` after a float32 product."""
+    program = instructions.assembled(steps)
+    assert not isinstance(program, Declined)
+    choice = FusedChoice(
+        product=None, in_chain=False, program=program, product_dtype=DType.FLOAT32, output_dtype=stored,
+        out_layout=Layout.ROWS, aligned=True,
+    )  # fmt: skip
+    return fused_variant(choice, formats)
 
 
 @pytest.mark.parametrize("stored", [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT8_E4M3FN])
 def test_what_runs_after_a_product_contracts_nothing_and_moves_whole_lines(stored: DType) -> None:
-    (variant,) = [v for v in variants("fused_after", ALIGNED=True, OUT_LAYOUT=Layout.ROWS.value) if v.stored is stored]
+    silu = instructions.assembled((CastTo(dtype=DType.FLOAT16), Silu()))
+    assert not isinstance(silu, Declined)
+    found = variants("fused_after", ALIGNED=True, OUT_LAYOUT=Layout.ROWS.value, KIND=2, PROGRAM=silu.program)
+    (variant,) = [v for v in found if v.stored is stored]
     ptx = compile_variant(variant, capability=90).asm["ptx"]
     counts = Counter(FLOAT.findall(ptx))
     elements = 8
     # Every fused operation is a function's own; none is made of a step's product and the next one's sum.
     fused = sum(n for op, n in counts.items() if op.startswith("fma"))
-    assert fused == elements * (7 + 7 + 5 + 6)
-    assert {op for op in counts if ".ftz" in op} == {"ex2.approx.ftz.f32", "rcp.approx.ftz.f32"}
+    assert fused == elements * 5
+    assert {op for op in counts if ".ftz" in op} == {"ex2.approx.ftz.f32"}
     assert "div.full" not in ptx
     assert re.search(r"ld\.global[a-z0-9_.:]*\.v4\.b32", ptx)
     assert re.search(r"st\.global[a-z0-9_.:]*\.v[24]\.b32", ptx)
 
 
-@pytest.mark.parametrize("kernel", ["finish", "fused_after"])
-def test_a_relu_that_keeps_nan_keeps_its_pattern_in_machine_code(kernel: str, tmp_path: Path) -> None:
-    """ptxas makes a maximum of a comparison with zero and a selection, and a maximum's NaN is canonical."""
+def machine_code(variant: Variant, folder: Path) -> str:
     tool = Path(str(triton.__file__)).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
     if not tool.exists():
         pytest.skip("Triton brings no disassembler")
-    variant = next(v for v in variants(kernel) if v.stored is DType.FLOAT32)
-    (tmp_path / "kernel.cubin").write_bytes(compile_variant(variant, capability=90).asm["cubin"])
-    told = subprocess.run([str(tool), "-c", str(tmp_path / "kernel.cubin")], capture_output=True, text=True, check=True)
+    (folder / "kernel.cubin").write_bytes(compile_variant(variant, capability=90).asm["cubin"])
+    command = [str(tool), "-c", str(folder / "kernel.cubin")]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_relu_that_keeps_nan_keeps_its_pattern_in_machine_code(tmp_path: Path) -> None:
+    """ptxas makes a maximum of a comparison with zero and a selection, and a maximum's NaN is canonical."""
+    kept = machine_code(after((Relu(),), DType.FLOAT32), tmp_path)
     # The relu that drops NaN is a maximum, which shows that the text is read right.
-    assert "FMNMX R" in told.stdout
-    assert "FMNMX.NAN" not in told.stdout
+    dropped = machine_code(after((Relu(keeps_nan=False),), DType.FLOAT32), tmp_path)
+    both = machine_code(next(v for v in variants("finish") if v.stored is DType.FLOAT32), tmp_path)
+    assert "FMNMX" not in kept
+    assert "FMNMX R" in dropped
+    assert "FMNMX R" in both
+    assert "FMNMX.NAN" not in dropped + both
 
 
 @pytest.mark.parametrize(
@@ -128,12 +157,16 @@ def test_a_relu_that_keeps_nan_keeps_its_pattern_in_machine_code(kernel: str, tm
 )
 def test_every_layout_compiles(stored: DType) -> None:
     """Of the smallest tiles, as what differs is how they are stored."""
-    after = [v for v in variants("fused_after") if v.stored is stored]
-    small = [v for v in variants("fused_tma", BLOCK_M=64, BLOCK_N=32, BLOCK_K=64, A_ROWS=True, B_ROWS=True)
+    silu = instructions.assembled((CastTo(dtype=DType.FLOAT16), Silu()))
+    assert not isinstance(silu, Declined)
+    after = [v for v in variants("fused_after", PROGRAM=silu.program, KIND=2) if v.stored is stored]
+    tile = {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 64, "A_ROWS": True, "B_ROWS": True}
+    small = [v for v in variants("fused_tma", **tile, PROGRAM=silu.program)
              if v.stored is stored and v.loaded is DType.FLOAT16]  # fmt: skip
-    tiny = [v for v in variants("fused_pointer", BLOCK_M=16, A_LAYOUT=1, B_LAYOUT=1)
+    tiny = [v for v in variants("fused_pointer", BLOCK_M=16, A_LAYOUT=1, B_LAYOUT=1, PROGRAM=silu.program)
             if v.stored is stored and v.loaded is DType.FLOAT16]  # fmt: skip
-    assert (len(after), len(small), len(tiny)) == (3, 4, 2)
+    ways = 4 if stored is DType.FLOAT8_E4M3FN else 6
+    assert (len(after), len({v.num_stages for v in small}), len(tiny)) == (3, len(small) // ways, 2)
     for variant in (*after, *small, *tiny):
         compile_variant(variant, capability=90)
 
@@ -156,5 +189,5 @@ def test_the_pointer_kernel_takes_any_strides() -> None:
     (variant,) = [
         v for v in variants("fused_pointer", A_LAYOUT=0, B_LAYOUT=0, OUT_LAYOUT=2, BLOCK_M=32)
         if v.loaded is v.stored is DType.FLOAT16
-    ]  # fmt: skip
+    ][:1]  # fmt: skip
     assert re.search(r"mma\.sync\.aligned\.m16n8k16", compile_variant(variant, capability=90).asm["ptx"])

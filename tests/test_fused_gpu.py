@@ -53,7 +53,7 @@ def test_every_pattern_has_eagers_bytes(checks: Any) -> None:
     assert not [row for _, row in rows if row.get("declined")], "torch and its toolkit were read, or run elsewhere"
 
 
-@pytest.mark.parametrize("function", ["gelu", "gelu_tanh", "silu", "tanh"])
+@pytest.mark.parametrize("function", ["gelu", "gelu_tanh", "silu", "sigmoid", "tanh"])
 def test_the_shipped_spelling_is_eagers(checks: Any, function: str) -> None:
     rows = [(name, row()) for name, row in checks.candidates("cuda") if name.startswith(f"{function} ")]
     sound([(name, row) for name, row in rows if name.endswith("shipped")])
@@ -92,9 +92,32 @@ def test_calls_have_eagers_bytes(dtype: Any) -> None:
     product = x @ w1
     assert same(gemmdesc.gated(x, w1, w3), functional.silu(product) * (x @ w3))
     assert same(gemmdesc.gated(x, w1, w3, "gelu"), functional.gelu(product) * (x @ w3))
+    assert same(gemmdesc.gated(x, w1, w3, "sigmoid"), torch.sigmoid(product) * (x @ w3))
     ours = gemmdesc.matmul(x, w1, epilogue=E.add("b").gelu("tanh").add("r"), operands={"b": bias, "r": residual})
     assert same(ours, functional.gelu(product + bias, approximate="tanh") + residual)
     assert same(gemmdesc.matmul(x, w1, epilogue=E.softcap(30.0)), 30.0 * torch.tanh(product / 30.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("m", [16, 64, 256, 4096])
+def test_calls_made_before_have_eagers_bytes(m: int, dtype: Any) -> None:
+    """Small and large tiles, transposed and not, each call three times on tensors of its own."""
+    functional = torch.nn.functional
+    calls = {
+        "silu": (E.silu(), lambda y, r, c: functional.silu(y)),
+        "residual": (E.add("r"), lambda y, r, c: y + r),
+        "gate": (E.sigmoid().multiply("r"), lambda y, r, c: torch.sigmoid(y) * r),
+        "weighted": (E.multiply("c"), lambda y, r, c: y * c),
+        "gelu": (E.gelu(), lambda y, r, c: functional.gelu(y)),
+    }
+    for n, k in ((2048, 1024), (4096, 64), (1000, 512)):
+        for name, (epilogue, eager) in calls.items():
+            for seed in range(3):
+                x, w = draw(m, k, dtype=dtype, seed=seed), draw(n, k, dtype=dtype, seed=seed + 10)
+                r, c = draw(m, n, dtype=dtype, seed=seed + 20), draw(m, 1, dtype=dtype, seed=seed + 30)
+                operands = {o: t for o, t in (("r", r), ("c", c)) if o in epilogue.names}
+                got = gemmdesc.linear(x, w, epilogue=epilogue, operands=operands)
+                assert same(got, eager(functional.linear(x, w), r, c)), (name, m, n, k, seed)
 
 
 def test_a_graph_captures_a_warm_call() -> None:

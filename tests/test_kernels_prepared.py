@@ -112,6 +112,10 @@ def prepared(descriptor: GEMMDesc, at: KernelMeta, device: FakeDevice, choice: C
             {"chain_tma packed", "chain_pointer", "grouped_chain", "scalar_nest", "balanced_chains", "regions"},
         ),
         (("interpreted_finish", "5", "24"), {"finished chain_tma", "finished scalar_nest", "regions"}),
+        (
+            ("interpreted_fused", "6", "24", "none"),
+            {"chain_tma whole", "chain_pointer whole", "finished after"},
+        ),
         pytest.param(
             ("interpreted_kmajor", "0"), {"kmajor_chain 1 slices", "kmajor_chain 2 packed", "fma_chain"},
             marks=pytest.mark.slow,
@@ -120,7 +124,7 @@ def prepared(descriptor: GEMMDesc, at: KernelMeta, device: FakeDevice, choice: C
             ("interpreted_kinds", "4"), {"bias finished", "add_beta_c finished"}, marks=pytest.mark.slow
         ),
     ],
-    ids=("chains", "epilogues", "k-major", "kinds"),
+    ids=("chains", "epilogues", "fused", "k-major", "kinds"),
 )
 def test_a_prepared_program_gives_the_replays_bytes(arguments: tuple[str, ...], wanted: set[str]) -> None:
     result = told("interpreted_prepared.py", *arguments)

@@ -21,6 +21,7 @@ from gemmdesc.descriptor import (
     Relu,
     Scale,
     ScaleOutput,
+    Sigmoid,
     Silu,
     Tanh,
 )
@@ -81,7 +82,7 @@ def apply_epilogue(
 
     Raises:
         InvalidInputError: a step needs ``c``, ``bias`` or a named operand, and it is missing or of another shape.
-        DeclinedError: a step is a function of a GPU's (gelu, silu, tanh).
+        DeclinedError: a step is a function of a GPU's (gelu, silu, sigmoid, tanh).
     """
     at = np.ix_(rows, cols)
     with np.errstate(all="ignore"):
@@ -104,7 +105,7 @@ def apply_epilogue(
                     pass
                 case CastTo(dtype=dtype):
                     values = to_float32(from_float32(values, dtype), dtype)
-                case Gelu() | Silu() | Tanh():
+                case Gelu() | Silu() | Sigmoid() | Tanh():
                     values = refuse_function(step)
                 case _:
                     values = apply_binary(values, step, _named(step.operand, inputs, shape)[at])

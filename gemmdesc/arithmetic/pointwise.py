@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gemmdesc.descriptor import Add, AtLeast, AtMost, Divide, Gelu, Multiply, Silu, Tanh
+from gemmdesc.descriptor import Add, AtLeast, AtMost, Divide, Gelu, Multiply, Sigmoid, Silu, Tanh
 from gemmdesc.errors import Declined, DeclinedError
 from gemmdesc.pointwise import BinaryStep, FunctionStep
 
@@ -45,7 +45,7 @@ def _chosen(
 
 def function_decline(step: FunctionStep) -> Declined:
     """Why a CPU does not compute ``step``."""
-    name = {Gelu: "gelu", Silu: "silu", Tanh: "tanh"}[type(step)]
+    name = {Gelu: "gelu", Silu: "silu", Sigmoid: "sigmoid", Tanh: "tanh"}[type(step)]
     reason = f"{name} takes ex2.approx or rcp.approx of a GPU, whose bits no public model gives, so no CPU replays it"
     return Declined(code="out_of_scope", reason=reason)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gemmdesc.descriptor import Approximate
@@ -31,6 +32,7 @@ class Operator(Enum):
     RELU_WITHOUT_NAN = "relu_without_nan"
     GELU = "gelu"
     SILU = "silu"
+    SIGMOID = "sigmoid"
     TANH = "tanh"
     CLAMP = "clamp"
     TO = "to"
@@ -108,6 +110,10 @@ class Epilogue:
         """``torch.nn.functional.silu(y)``."""
         return self._then(EagerStep(operator=Operator.SILU))
 
+    def sigmoid(self) -> Epilogue:
+        """``torch.sigmoid(y)``; of float32 values it is declined."""
+        return self._then(EagerStep(operator=Operator.SIGMOID))
+
     def tanh(self) -> Epilogue:
         """``torch.tanh(y)``."""
         return self._then(EagerStep(operator=Operator.TANH))
@@ -134,6 +140,11 @@ class Epilogue:
         if self.steps and self.steps[-1].dtype in _FLOAT8:
             raise InvalidInputError(f"an 8-bit float must come last (got {step.operator.value} after it)")
         return replace(self, steps=(*self.steps, step))
+
+    @cached_property
+    def spelled(self) -> str:
+        """All of it as text, in which numbers differ that have other bits."""
+        return repr(self)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -188,6 +199,8 @@ def _done(step: EagerStep, y: torch.Tensor, other: Any) -> torch.Tensor:
             return torch.nn.functional.gelu(y, approximate=step.approximate.value)
         case Operator.SILU:
             return torch.nn.functional.silu(y)
+        case Operator.SIGMOID:
+            return torch.sigmoid(y)
         case Operator.TANH:
             return torch.tanh(y)
         case Operator.CLAMP:

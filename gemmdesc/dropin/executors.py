@@ -11,7 +11,7 @@ import numpy as np
 from gemmdesc.arithmetic.epilogue import EpilogueInputs, NamedOperand, finished_by
 from gemmdesc.arithmetic.pointwise import function_decline
 from gemmdesc.bits import to_float32
-from gemmdesc.descriptor import Gelu, Silu, Tanh
+from gemmdesc.descriptor import Gelu, Sigmoid, Silu, Tanh
 from gemmdesc.dropin.memory import host_bits
 from gemmdesc.dropin.pinning import Reference
 from gemmdesc.dropin.products import Family, Fused, Product, new_result, route_of, scales_of
@@ -107,7 +107,7 @@ def fused_decline(product: Product, route: Route) -> Declined | None:
         return Declined(code="out_of_scope", reason="an epilogue of a product that takes C, or has an activation")
     if product.a.device.type == "cuda":
         return None
-    functions = [s for s in product.fused.following.steps if isinstance(s, Gelu | Silu | Tanh)]
+    functions = [s for s in product.fused.following.steps if isinstance(s, Gelu | Silu | Sigmoid | Tanh)]
     return function_decline(functions[0]) if functions else None
 
 

@@ -17,6 +17,7 @@ from gemmdesc.descriptor import (
     Gelu,
     Multiply,
     Relu,
+    Sigmoid,
     Silu,
     Tanh,
 )
@@ -37,7 +38,7 @@ _FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 _BINARY: Mapping[Operator, type[Add] | type[Multiply] | type[Divide]] = {
     Operator.ADD: Add, Operator.MULTIPLY: Multiply, Operator.DIVIDE: Divide,
 }  # fmt: skip
-_FUNCTIONS = (Operator.GELU, Operator.SILU, Operator.TANH)
+_FUNCTIONS = (Operator.GELU, Operator.SILU, Operator.SIGMOID, Operator.TANH)
 #: How the operands are called that are numbers.
 _NUMBER = "number_"
 
@@ -71,6 +72,7 @@ class _Lowering:
     steps: list[EpilogueStep] = field(default_factory=list)
     numbers: dict[str, float] = field(default_factory=dict)
     read: dict[str, tuple[str, DType]] = field(default_factory=dict)
+    unread: str = ""
 
     def number(self, value: float) -> str:
         """The name of a float32 number."""
@@ -141,6 +143,11 @@ class _Lowering:
             case Operator.SILU:
                 self.steps.append(Silu())
                 self.rounded(self.held)
+            case Operator.SIGMOID:
+                if self.held is DType.FLOAT32:
+                    self.unread = "sigmoid of float32 values; that of 16-bit ones was compared pattern by pattern"
+                self.steps.append(Sigmoid())
+                self.rounded(self.held)
             case Operator.TANH:
                 self.steps.append(Tanh())
                 self.rounded(self.held)
@@ -153,7 +160,7 @@ def lowered(
     """The steps of ``epilogue`` on a product of ``product_dtype``, as torch ``release``, built with a CUDA ``toolkit``,
     does them one by one.
 
-    Declines releases and toolkits whose kernels were not read (``out_of_scope``).
+    Declines releases and toolkits whose kernels were not read, and sigmoid of float32 values (``out_of_scope``).
 
     Raises:
         InvalidInputError: an operand is no float of 16 or 32 bits, or has a name that numbers have.
@@ -174,6 +181,8 @@ def lowered(
     )
     for step in epilogue.steps:
         work.add(step)
+    if work.unread:
+        return Declined(code="out_of_scope", reason=work.unread)
     ends = work.held if between or any(s.operator is Operator.TO for s in epilogue.steps) else product_dtype
     steps = tuple(work.steps)
     if steps[-1:] == (CastTo(dtype=ends),) and len(steps) > 1 and ends is not DType.FLOAT32:

@@ -15,6 +15,7 @@ from gemmdesc.dropin.epilogue import Epilogue
 from gemmdesc.dropin.fused import fused_linear, fused_matmul, fused_scaled_mm
 from gemmdesc.dropin.lowering import Products, lowered_matmul
 from gemmdesc.dropin.refusals import as_torch_refuses
+from gemmdesc.dropin.repeated import repeated
 from gemmdesc.dropin.through import Choices, through
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.ops import products
@@ -166,6 +167,8 @@ def mm(
             return torch.mm(a, b, out=out)
         return torch.mm(a, b, out_dtype, out=out)
 
+    if out is None and (out_dtype is None or out_dtype == a.dtype):
+        return repeated("mm", call, (a, b), choices)
     return through("mm", call, (a, b), choices)
 
 
@@ -197,7 +200,7 @@ def linear(
     if torch.compiler.is_compiling():
         return graph.linear(x, weight, bias, graph.graph_choices(choices))
 
-    return through("linear", lambda: torch.nn.functional.linear(x, weight, bias), (x, weight, bias), choices)
+    return repeated("linear", lambda: torch.nn.functional.linear(x, weight, bias), (x, weight, bias), choices)
 
 
 def addmm(
@@ -340,7 +343,7 @@ def gated(
         x: (..., k).
         gate: (k, n).
         up: (k, n).
-        activation: ``"silu"``, ``"gelu"``, ``"gelu_tanh"`` or ``"relu"``.
+        activation: ``"silu"``, ``"gelu"``, ``"gelu_tanh"``, ``"relu"`` or ``"sigmoid"``.
         choices: as :func:`matmul`.
 
     Raises:
@@ -349,7 +352,7 @@ def gated(
     """
     known = {
         "silu": Epilogue().silu(), "gelu": Epilogue().gelu(), "gelu_tanh": Epilogue().gelu("tanh"),
-        "relu": Epilogue().relu(),
+        "relu": Epilogue().relu(), "sigmoid": Epilogue().sigmoid(),
     }  # fmt: skip
     if activation not in known:
         raise InvalidInputError(f"activation must be one of {', '.join(known)} (got {activation!r})")

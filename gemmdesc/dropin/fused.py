@@ -13,8 +13,10 @@ from gemmdesc.dropin.intercept import TorchCall
 from gemmdesc.dropin.ledger import process_ledger
 from gemmdesc.dropin.lowering import Products, lowered_matmul
 from gemmdesc.dropin.overriding import require_policy
+from gemmdesc.dropin.planned import Launched
 from gemmdesc.dropin.products import Family, Fused, Product
 from gemmdesc.dropin.refusals import REFUSALS, refused
+from gemmdesc.dropin.repeated import Asked, repeated_calls, witnessed
 from gemmdesc.dropin.through import Choices, through
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, DeclinedError, InvalidInputError
@@ -40,8 +42,8 @@ class FusedCall:
     epilogue: Epilogue
     operands: Mapping[str, torch.Tensor]
 
-    def run(self, choices: Choices) -> torch.Tensor:
-        """The fused result, or what ``on_decline`` says.
+    def run(self, choices: Choices, asked: Asked | None = None) -> torch.Tensor:
+        """The fused result, or what ``on_decline`` says; ``asked``: what a call like it will be found by.
 
         Raises:
             InvalidInputError: operands are not what the epilogue reads, do not broadcast to the result, are on another
@@ -52,7 +54,15 @@ class FusedCall:
         declined = self._objection()
         if declined is not None:
             return self._declined(declined, choices)
-        return through(self.name, self.call, self.tensors, choices, prepare=self._prepared)
+        launched: list[Launched] = []
+
+        def prepared(call: TorchCall, executor: Executor) -> TorchCall:
+            return witnessed(self._prepared(call, executor), launched.append)
+
+        result = through(self.name, self.call, self.tensors, choices, prepare=prepared)
+        if asked is not None:
+            repeated_calls().note(asked, launched, result)
+        return result
 
     def _objection(self) -> Declined | None:
         """Why torch's operators would do otherwise than the kernels: a graph of gradients, or conversions."""
@@ -106,7 +116,8 @@ class FusedCall:
         for name, (source, dtype) in steps.read.items():
             operand = self.operands[source].detach().to(getattr(torch, dtype.value))
             named[name] = laid_over(operand, self.shape, product.shape)
-        return replace(product, fused=Fused(following=steps.following, named=named))
+        sources = {name: source for name, (source, _) in steps.read.items()}
+        return replace(product, fused=Fused(following=steps.following, named=named, sources=sources))
 
 
 def _meta(operand: torch.Tensor, beside: torch.Tensor) -> OperandMeta:
@@ -158,6 +169,9 @@ def fused_matmul(
     """``epilogue(torch.matmul(a, b), **operands)``."""
     import torch
 
+    asked, done = _repeated("matmul", (a, b), epilogue, operands, choices)
+    if done is not None:
+        return done
     epilogue = _eager(epilogue)
     shape = _result_shape("matmul", torch.matmul, (a, b))
     own = Products(mm=torch.mm, bmm=torch.bmm, mv=torch.mv, dot=torch.dot, addmm=torch.addmm)
@@ -165,7 +179,7 @@ def fused_matmul(
         name="matmul", call=lambda: lowered_matmul(a, b, own), shape=shape, tensors=(a, b), epilogue=epilogue,
         operands=operands or {},
     )  # fmt: skip
-    return call.run(choices)
+    return call.run(choices, asked)
 
 
 def fused_linear(
@@ -175,6 +189,9 @@ def fused_linear(
     """``epilogue(torch.nn.functional.linear(x, weight, bias), **operands)``."""
     import torch
 
+    asked, done = _repeated("linear", (x, weight, bias), epilogue, operands, choices)
+    if done is not None:
+        return done
     epilogue = _eager(epilogue)
     linear = torch.nn.functional.linear
     tensors = (x, weight) if bias is None else (x, weight, bias)
@@ -191,7 +208,7 @@ def fused_linear(
         name="linear", call=lambda: linear(x, weight, bias), shape=shape, tensors=tensors, epilogue=epilogue,
         operands=given,
     )  # fmt: skip
-    return call.run(choices)
+    return call.run(choices, asked)
 
 
 def fused_scaled_mm(
@@ -207,6 +224,20 @@ def fused_scaled_mm(
         operands=operands or {},
     )  # fmt: skip
     return fused.run(choices)
+
+
+def _repeated(
+    name: str, tensors: tuple[torch.Tensor | None, ...], epilogue: Epilogue | None,
+    operands: Mapping[str, torch.Tensor] | None, choices: Choices,
+) -> tuple[Asked | None, torch.Tensor | None]:  # fmt: skip
+    """What the call is looked up by, and its result where one like it was made before."""
+    import torch
+
+    if torch.compiler.is_compiling():
+        return None, None
+    calls = repeated_calls()
+    asked = calls.ask(name, tensors, epilogue, operands, choices)
+    return asked, None if asked is None else calls.run(asked, choices.get("planner"))
 
 
 def _eager(epilogue: Epilogue | None) -> Epilogue:

@@ -22,6 +22,8 @@ from gemmdesc.routes import Activation, Release, Route
 if TYPE_CHECKING:
     import torch
 
+    from gemmdesc.kernels.prepared import PreparedProgram
+
 Tensors = tuple["torch.Tensor", "torch.Tensor", "torch.Tensor"]
 
 
@@ -50,6 +52,9 @@ class PlannedExecutor:
         """
         import torch
 
+        from gemmdesc.kernels.prepared import PreparedProgram
+        from gemmdesc.kernels.preparing import named_metas
+
         with torch.cuda.device(product.a.device), torch.no_grad():
             planner = self.planner(product.a.device.index)
             captured = bool(torch.cuda.is_current_stream_capturing())
@@ -57,11 +62,14 @@ class PlannedExecutor:
             found = ready(planner, product, settings, release, captured=captured, pin=self.pin)
             if isinstance(found, Declined):
                 return found
-            program = ready_program(planner, found.plan, product.a.get_device(), captured=captured)
+            named = named_metas(found.tensors.named) if found.tensors.named else ()
+            program = ready_program(planner, found.plan, product.a.get_device(), captured=captured, named=named)
             found.fill()
             launch_problem(found.plan, found.tensors, program)
             note_launched(planner, found.plan, program, captured=captured)
             found.finish()
+            if product.witness is not None and isinstance(program, PreparedProgram):
+                product.witness(Launched(planner=planner, program=program, ready=found))
         return found.out
 
     def circumstances(self, product: Product) -> tuple[TorchSettings, Release]:
@@ -105,6 +113,15 @@ class Ready:
             self.out.copy_(self.space)
         if self.product.out is not None:
             note_write(self.product.out)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Launched:
+    """A product that ran by a program of its plan's."""
+
+    planner: Planner
+    program: PreparedProgram
+    ready: Ready
 
 
 def ready(

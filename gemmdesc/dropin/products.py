@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
@@ -41,10 +41,11 @@ class Family(Enum):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fused:
     """What is done after a product, with its operands: float32 numbers, and tensors of the product's shape, with stride
-    0 where they repeat."""
+    0 where they repeat; ``sources``: of the latter the caller's names."""
 
     following: Following
     named: Mapping[str, torch.Tensor | float]
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -62,7 +63,7 @@ class Product:
     ``name``: the operator's, such as ``addmm``.  ``a``, ``b``: (m, k) and (k, n), batches of them, or (m, k) and (k,).
     ``addend``: what the result starts from, times ``beta``; of ``SCALED``, the bias.  ``out``: where the result goes, a
     new tensor of ``dtype`` where it is None.  ``scales``: of ``a`` and of ``b``, tensors of one element.
-    ``fused``: what follows the product, which is of ``dtype``.
+    ``fused``: what follows the product, which is of ``dtype``.  ``witness``: is told how our kernels were launched.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Product:
     scales: tuple[torch.Tensor, torch.Tensor] | None = None
     fast_accumulation: bool = False
     fused: Fused | None = None
+    witness: Callable[[Any], None] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -122,7 +122,7 @@ def _descriptors(variant: Variant, constants: Mapping[str, Any]) -> dict[str, st
     b = (k, n) if not kmajor and constants["B_ROWS"] else (n, k)
     boxes = {"a_desc": (variant.loaded, a), "b_desc": (variant.loaded_b or variant.loaded, b)}
     if not kmajor:
-        boxes["out_desc"] = (variant.stored, (m, n))
+        boxes["out_desc"] = (variant.stored, (m, n // int(constants.get("CHUNKS", 1))))
     return {
         name: f"tensordesc<{_POINTERS[dtype].lstrip('*')}[{box[0]}, {box[1]}]>" for name, (dtype, box) in boxes.items()
     }

@@ -101,12 +101,24 @@ def gelu_tanh(x):
 
 
 @triton.jit
-def silu(x):
-    """torch's silu, x / (1 + exp(-x)): the last product of ``expf`` and the sum are one fused operation."""
+def one_and_power(x):
+    """1 + exp(-x) by CUDA's ``expf``: its last product and the sum are one fused operation."""
     below = x * -1.0
     whole = fma_saturate(below, filled(x, 0.005724980030208826), filled(x, 0.5))
     whole = fma_down(whole, filled(x, 252.0), filled(x, 12582913.0))
     rest = tl.fma(below, filled(x, 1.4426950216293335), 12583039.0 - whole)
     rest = tl.fma(below, filled(x, 1.925963033500011e-08), rest)
     power = (whole.to(tl.int32, bitcast=True) << 23).to(tl.float32, bitcast=True)
-    return tl.div_rn(x, tl.fma(power, exp2_approx(rest), filled(x, 1.0)))
+    return tl.fma(power, exp2_approx(rest), filled(x, 1.0))
+
+
+@triton.jit
+def silu(x):
+    """torch's silu, x / (1 + exp(-x))."""
+    return tl.div_rn(x, one_and_power(x))
+
+
+@triton.jit
+def sigmoid(x):
+    """torch's sigmoid, 1 / (1 + exp(-x)), the quotient rounded to nearest."""
+    return tl.div_rn(filled(x, 1.0), one_and_power(x))

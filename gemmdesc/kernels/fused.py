@@ -11,7 +11,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, choose_kernel
-from gemmdesc.kernels.config import MOST_OUTPUTS, TMA_CONFIGS, UNCOMPARED_CONFIGS
+from gemmdesc.kernels.config import TMA_CONFIGS, UNCOMPARED_CONFIGS
 from gemmdesc.kernels.instructions import OPERAND_KINDS, Instructions, assembled
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.slices import OPERAND_DTYPES, declined
@@ -19,11 +19,8 @@ from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tuned import UNTUNED, TunedTable
 from gemmdesc.pointwise import PointwiseStep
 
-#: Those that have registers left for an operand beside their sums; Triton has no code for storing rows of 8 so.
-FUSED_CONFIGS = tuple(
-    c for c in TMA_CONFIGS
-    if c.outputs_per_thread <= MOST_OUTPUTS and c.block_n >= 16 and c not in UNCOMPARED_CONFIGS
-)  # fmt: skip
+#: Triton has no code for storing rows of 8 so.
+FUSED_CONFIGS = tuple(c for c in TMA_CONFIGS if c.block_n >= 16 and c not in UNCOMPARED_CONFIGS)
 #: The largest stride of an operand or an output, so that offsets inside a tile have 32 bits.
 MOST_STRIDE = MAX_NARROW_OFFSET // 256
 FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
@@ -31,7 +28,7 @@ FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 _IN_CHAIN = (Scale, AddBias, Relu)
 #: What torch's allocator aligns scratch to, in bytes, and elements that an aligned output's lines are a multiple of.
 _SCRATCH_ALIGNMENT = 256
-_LINE = 16
+LINE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +36,8 @@ class FusedChoice:
     """What to launch: ``product``'s chain with ``program`` at its end, or where not ``in_chain`` one after the other.
 
     ``product_dtype``: what the program starts from, in scratch unless ``in_chain``.  ``aligned``: the output starts at
-    a multiple of 16 bytes, and its lines are multiples of 16 elements long and apart.  ``product`` is any choice but
-    another of these.
+    a multiple of 16 bytes, and its lines are multiples of 16 elements long and apart.  ``store_by_descriptor``: the
+    kernel stores through a tensor descriptor.  ``product`` is any choice but another of these.
     """
 
     product: Any
@@ -50,6 +47,7 @@ class FusedChoice:
     output_dtype: DType
     out_layout: Layout
     aligned: bool
+    store_by_descriptor: bool = False
 
     @property
     def structure(self) -> Structure:
@@ -139,11 +137,13 @@ def _choice(
     product: Any, in_chain: bool, program: Instructions, parts: _Parts, desc: GEMMDesc, meta: KernelMeta, layout: Layout
 ) -> FusedChoice:
     out, m, n = meta.out, meta.m, meta.n
+    stores = in_chain and product.structure is Structure.CHAIN_TMA and layout is Layout.ROWS
     line = {Layout.ROWS: out.row_stride | n, Layout.COLUMNS: out.column_stride | m, Layout.ANY: 1}[layout]
     return FusedChoice(
         product=product, in_chain=in_chain, program=program, product_dtype=parts.product_dtype,
         output_dtype=desc.output_dtype, out_layout=layout,
-        aligned=out.alignment % TMA_ALIGNMENT == 0 and line % _LINE == 0,
+        aligned=out.alignment % TMA_ALIGNMENT == 0 and line % LINE == 0,
+        store_by_descriptor=stores and desc.output_dtype not in FLOAT8 and out.stored_by_descriptor(m, n),
     )  # fmt: skip
 
 

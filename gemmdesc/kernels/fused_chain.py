@@ -12,25 +12,26 @@ import triton.language as tl
 from gemmdesc.kernels.fused_steps import PROGRAM_ARGUMENTS, finish_tile, inside_tile, loaded, tile_offsets
 from gemmdesc.kernels.tile import ROWS, RUN_TIME, extent, load_a, load_b, locate, unit_strides
 
-_RUN_TIME = (*RUN_TIME, *PROGRAM_ARGUMENTS, "out", "product", "kind", "stride_dm", "stride_dn")
+_RUN_TIME = (*RUN_TIME, *PROGRAM_ARGUMENTS, "out", "product", "stride_dm", "stride_dn")
 
 
 @triton.jit(do_not_specialize=_RUN_TIME)
 def fused_tma_kernel(
-    a_desc, b_desc, out: tl.int64, M: tl.int32, N: tl.int32, k_tiles: tl.int32,
+    a_desc, b_desc, out_desc, out: tl.int64, M: tl.int32, N: tl.int32, k_tiles: tl.int32,
     stride_om: tl.int64, stride_on: tl.int64,
-    w0: tl.int64, w1: tl.int64, w2: tl.int64, w3: tl.int64, count: tl.int32,
-    x0: tl.int64, x1: tl.int64, x2: tl.int64, x3: tl.int64, x4: tl.int64, x5: tl.int64, kinds: tl.int32,
+    x0: tl.int64, x1: tl.int64, x2: tl.int64, x3: tl.int64, x4: tl.int64, x5: tl.int64,
     f0: tl.float32, f1: tl.float32, f2: tl.float32, f3: tl.float32, f4: tl.float32, f5: tl.float32,
     m0: tl.int64, m1: tl.int64, m2: tl.int64, m3: tl.int64, m4: tl.int64, m5: tl.int64,
     n0: tl.int64, n1: tl.int64, n2: tl.int64, n3: tl.int64, n4: tl.int64, n5: tl.int64,
-    overflows: tl.int32, canonical: tl.int32, float8: tl.int32,
     A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, STORED: tl.constexpr, OUT_LAYOUT: tl.constexpr, ALIGNED: tl.constexpr,
+    STORE_BY_DESCRIPTOR: tl.constexpr, CHUNKS: tl.constexpr, FLATTEN: tl.constexpr,
+    PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, RESULT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
     """Persistent, operands by tensor descriptor, which fills with zeros beyond the summed k."""
     work = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-    for index in tl.range(tl.program_id(0), work, tl.num_programs(0)):
+    # Flattened, the loads of the next tile are under way while this one is finished.
+    for index in tl.range(tl.program_id(0), work, tl.num_programs(0), flatten=FLATTEN):
         _, tile_m, tile_n = locate(index, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for step in range(k_tiles):
@@ -38,9 +39,10 @@ def fused_tma_kernel(
             b = load_b(b_desc, step * BLOCK_K, tile_n * BLOCK_N, B_ROWS)
             accumulator = tl.dot(a, b, accumulator)
         finish_tile(
-            accumulator, out, (w0, w1, w2, w3), count, (f0, f1, f2, f3, f4, f5), (x0, x1, x2, x3, x4, x5), kinds,
-            (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5), overflows, canonical, float8, stride_om, stride_on,
-            tile_m, tile_n, M, N, STORED, OUT_LAYOUT, ALIGNED, BLOCK_M, BLOCK_N,
+            accumulator, out_desc, out, PROGRAM, COUNT, FORMATS, RESULT, (f0, f1, f2, f3, f4, f5),
+            (x0, x1, x2, x3, x4, x5),
+            (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5), stride_om, stride_on, tile_m, tile_n, M, N,
+            STORED, OUT_LAYOUT, ALIGNED, STORE_BY_DESCRIPTOR, CHUNKS,
         )  # fmt: skip
 
 
@@ -49,13 +51,12 @@ def fused_pointer_kernel(
     a_ptr, b_ptr, out: tl.int64, M: tl.int32, N: tl.int32, summed_k: tl.int32,
     stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
     stride_om: tl.int64, stride_on: tl.int64,
-    w0: tl.int64, w1: tl.int64, w2: tl.int64, w3: tl.int64, count: tl.int32,
-    x0: tl.int64, x1: tl.int64, x2: tl.int64, x3: tl.int64, x4: tl.int64, x5: tl.int64, kinds: tl.int32,
+    x0: tl.int64, x1: tl.int64, x2: tl.int64, x3: tl.int64, x4: tl.int64, x5: tl.int64,
     f0: tl.float32, f1: tl.float32, f2: tl.float32, f3: tl.float32, f4: tl.float32, f5: tl.float32,
     m0: tl.int64, m1: tl.int64, m2: tl.int64, m3: tl.int64, m4: tl.int64, m5: tl.int64,
     n0: tl.int64, n1: tl.int64, n2: tl.int64, n3: tl.int64, n4: tl.int64, n5: tl.int64,
-    overflows: tl.int32, canonical: tl.int32, float8: tl.int32,
     A_LAYOUT: tl.constexpr, B_LAYOUT: tl.constexpr, STORED: tl.constexpr, OUT_LAYOUT: tl.constexpr,
+    PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, RESULT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
     """One program per tile, any strides and any alignment, operands within 32-bit offsets."""
@@ -73,36 +74,35 @@ def fused_pointer_kernel(
         b = tl.load(b_ptrs, mask=k_inside[:, None] & n_inside[None, :], other=0.0)
         accumulator = tl.dot(a, b, accumulator)
     finish_tile(
-        accumulator, out, (w0, w1, w2, w3), count, (f0, f1, f2, f3, f4, f5), (x0, x1, x2, x3, x4, x5), kinds,
-        (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5), overflows, canonical, float8,
-        stride_om, stride_on, tile_m, tile_n, M, N, STORED, OUT_LAYOUT, False, BLOCK_M, BLOCK_N,
+        accumulator, None, out, PROGRAM, COUNT, FORMATS, RESULT, (f0, f1, f2, f3, f4, f5), (x0, x1, x2, x3, x4, x5),
+        (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5), stride_om, stride_on, tile_m, tile_n, M, N,
+        STORED, OUT_LAYOUT, False, False, 1,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_RUN_TIME)
 def fused_after_kernel(
-    product: tl.int64, kind: tl.int32, out: tl.int64, M: tl.int32, N: tl.int32,
+    product: tl.int64, out: tl.int64, M: tl.int32, N: tl.int32,
     stride_dm: tl.int64, stride_om: tl.int64, stride_on: tl.int64,
-    w0: tl.int64, w1: tl.int64, w2: tl.int64, w3: tl.int64, count: tl.int32,
-    x0: tl.int64, x1: tl.int64, x2: tl.int64, x3: tl.int64, x4: tl.int64, x5: tl.int64, kinds: tl.int32,
+    x0: tl.int64, x1: tl.int64, x2: tl.int64, x3: tl.int64, x4: tl.int64, x5: tl.int64,
     f0: tl.float32, f1: tl.float32, f2: tl.float32, f3: tl.float32, f4: tl.float32, f5: tl.float32,
     m0: tl.int64, m1: tl.int64, m2: tl.int64, m3: tl.int64, m4: tl.int64, m5: tl.int64,
     n0: tl.int64, n1: tl.int64, n2: tl.int64, n3: tl.int64, n4: tl.int64, n5: tl.int64,
-    overflows: tl.int32, canonical: tl.int32, float8: tl.int32,
-    STORED: tl.constexpr, OUT_LAYOUT: tl.constexpr, ALIGNED: tl.constexpr,
+    KIND: tl.constexpr, STORED: tl.constexpr, OUT_LAYOUT: tl.constexpr, ALIGNED: tl.constexpr,
+    PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, RESULT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """One program per tile of a finished product of the type ``kind``, by rows ``stride_dm`` apart."""
+    """One program per tile of a finished product of the type KIND, by rows ``stride_dm`` apart."""
     _, tile_m, tile_n = locate(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, 1)
     m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     inside = inside_tile(tile_m * BLOCK_M, tile_n * BLOCK_N, m, n, M, N, ROWS, ALIGNED and OUT_LAYOUT == ROWS)
-    size = tl.where(kind >= 2, 2, 4)
-    start = product + ((tile_m * BLOCK_M).to(tl.int64) * stride_dm + tile_n * BLOCK_N) * size
+    SIZE: tl.constexpr = 2 if KIND >= 2 else 4
+    start = product + ((tile_m * BLOCK_M).to(tl.int64) * stride_dm + tile_n * BLOCK_N) * SIZE
     # Lines of the product are as long as the output's.
     offsets = tile_offsets(m, n, stride_dm.to(tl.int32), 1, ROWS, ALIGNED and OUT_LAYOUT == ROWS)
-    value = loaded(start, kind, offsets, inside, ALIGNED and OUT_LAYOUT == ROWS)
+    value = loaded(start, KIND, offsets, inside, ALIGNED and OUT_LAYOUT == ROWS)
     finish_tile(
-        value, out, (w0, w1, w2, w3), count, (f0, f1, f2, f3, f4, f5), (x0, x1, x2, x3, x4, x5), kinds,
-        (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5), overflows, canonical, float8,
-        stride_om, stride_on, tile_m, tile_n, M, N, STORED, OUT_LAYOUT, ALIGNED, BLOCK_M, BLOCK_N,
+        value, None, out, PROGRAM, COUNT, FORMATS, RESULT, (f0, f1, f2, f3, f4, f5), (x0, x1, x2, x3, x4, x5),
+        (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5), stride_om, stride_on, tile_m, tile_n, M, N,
+        STORED, OUT_LAYOUT, ALIGNED, False, 1,
     )  # fmt: skip

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
-"""What fused kernels do with a tile of finished sums before they store it: a program that they read at run time.
+"""What fused kernels do with a tile of finished sums before they store it: a program that is compiled into them.
 
-Operands come as addresses with a kind and two strides each, so that neither their number nor their types compile
-another kernel.  Contraction must be off.
+Operands come as addresses with two strides each; their types, and how they lie, are compiled in like the program, so
+that a tile's loads are as wide as they can be and no register waits for a choice.  Contraction must be off.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import triton
 import triton.language as tl
 
 from gemmdesc.kernels.finish import relu, round_by
-from gemmdesc.kernels.functions import gelu, gelu_tanh, silu, tanh
-from gemmdesc.kernels.tile import ANY, COLUMNS, ROWS
+from gemmdesc.kernels.functions import gelu, gelu_tanh, sigmoid, silu, tanh
+from gemmdesc.kernels.tile import COLUMNS, ROWS
 
 # The codes of gemmdesc.kernels.instructions, which a test compares.
+KEEP = tl.constexpr(0)
 ADD = tl.constexpr(1)
 MULTIPLY = tl.constexpr(2)
 DIVIDE = tl.constexpr(3)
@@ -26,31 +27,28 @@ GELU = tl.constexpr(8)
 GELU_TANH = tl.constexpr(9)
 SILU = tl.constexpr(10)
 TANH = tl.constexpr(11)
+SIGMOID = tl.constexpr(12)
 #: The kind of an operand that is a number, and those of matrices of two types; the third is float32.
 NUMBER = tl.constexpr(0)
 FLOAT16 = tl.constexpr(2)
 BFLOAT16 = tl.constexpr(3)
 #: From a type's own code to that of finish.round_by.
 TO_ROUND_BY = tl.constexpr(6)
+#: How a matrix lies over the product: one row or one column for all, whole lines of 16 elements, lines of unit stride.
+ONE_ROW = tl.constexpr(1)
+ONE_COLUMN = tl.constexpr(2)
+UNIT_ROW = tl.constexpr(3)
+WHOLE_ROWS = tl.constexpr(4)
+WHOLE_COLUMNS = tl.constexpr(5)
+UNIT_ROWS = tl.constexpr(6)
+UNIT_COLUMNS = tl.constexpr(7)
 #: 8-bit floats that a result is stored as.
 E4M3FN = tl.constexpr(1)
 #: Elements that an aligned operand or output starts and steps by.
 ALIGNED_ELEMENTS = tl.constexpr(16)
 
-#: Names of the arguments that a program and its six operands are: addresses, numbers, strides along m and n.
-PROGRAM_ARGUMENTS = (
-    *(f"w{i}" for i in range(4)), "count", *(f"x{i}" for i in range(6)), "kinds", *(f"f{i}" for i in range(6)),
-    *(f"m{i}" for i in range(6)), *(f"n{i}" for i in range(6)), "overflows", "canonical", "float8",
-)  # fmt: skip
-
-
-@triton.jit
-def picked(items, index):
-    """The item of a tuple of six that a run-time index names."""
-    found = items[0]
-    for i in tl.static_range(1, 6):
-        found = tl.where(index == i, items[i], found)
-    return found
+#: Names of the arguments that the six operands of a program are: addresses, numbers, strides along m and n.
+PROGRAM_ARGUMENTS = tuple(f"{letter}{i}" for letter in "xfmn" for i in range(6))
 
 
 @triton.jit
@@ -61,15 +59,14 @@ def pointer(address, ELEMENT: tl.constexpr, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def loaded(address, kind, offsets, mask, ALIGNED: tl.constexpr):
+def loaded(address, KIND: tl.constexpr, offsets, mask, ALIGNED: tl.constexpr):
     """Elements of a 16- or 32-bit float type, in float32."""
-    if kind == FLOAT16:
-        value = tl.load(pointer(address, tl.float16, ALIGNED) + offsets, mask=mask, other=0.0).to(tl.float32)
-    elif kind == BFLOAT16:
-        value = tl.load(pointer(address, tl.bfloat16, ALIGNED) + offsets, mask=mask, other=0.0).to(tl.float32)
+    if KIND == FLOAT16:
+        return tl.load(pointer(address, tl.float16, ALIGNED) + offsets, mask=mask, other=0.0).to(tl.float32)
+    elif KIND == BFLOAT16:
+        return tl.load(pointer(address, tl.bfloat16, ALIGNED) + offsets, mask=mask, other=0.0).to(tl.float32)
     else:
-        value = tl.load(pointer(address, tl.float32, ALIGNED) + offsets, mask=mask, other=0.0)
-    return value
+        return tl.load(pointer(address, tl.float32, ALIGNED) + offsets, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -98,33 +95,30 @@ def inside_tile(first_m, first_n, m, n, M, N, LAYOUT: tl.constexpr, ALIGNED: tl.
 
 @triton.jit
 def operand_tile(
-    address, kind, stride_m, stride_n, first_m, first_n, m, n, M, N, LAYOUT: tl.constexpr,
+    address, FORMAT: tl.constexpr, stride_m, stride_n, first_m, first_n, m, n, M, N
 ):  # fmt: skip
-    """The part of an operand that lies over a tile, float32; a stride of 0 repeats a row or a column."""
-    size = tl.where(kind >= FLOAT16, 2, 4)
-    address += (first_m.to(tl.int64) * stride_m + first_n.to(tl.int64) * stride_n) * size
+    """The part of an operand that lies over a tile, float32; one row or one column stays one."""
+    KIND: tl.constexpr = FORMAT & 3
+    FORM: tl.constexpr = FORMAT >> 2
+    SIZE: tl.constexpr = 2 if KIND >= FLOAT16 else 4
+    address += (first_m.to(tl.int64) * stride_m + first_n.to(tl.int64) * stride_n) * SIZE
     stride_m, stride_n = stride_m.to(tl.int32), stride_n.to(tl.int32)
-    inside = (first_m + m < M)[:, None] & (first_n + n < N)[None, :]
-    if stride_m == 0:
-        row = loaded(address, kind, n * stride_n, first_n + n < N, False)
-        value = tl.broadcast_to(row[None, :], inside.shape)
-    elif stride_n == 0:
-        column = loaded(address, kind, m * stride_m, first_m + m < M, False)
-        value = tl.broadcast_to(column[:, None], inside.shape)
+    if FORM == UNIT_ROW:
+        return loaded(address, KIND, n, first_n + n < N, False)[None, :]
+    elif FORM == ONE_ROW:
+        return loaded(address, KIND, n * stride_n, first_n + n < N, False)[None, :]
+    elif FORM == ONE_COLUMN:
+        return loaded(address, KIND, m * stride_m, first_m + m < M, False)[:, None]
+    elif FORM == WHOLE_ROWS:
+        offsets = tile_offsets(m, n, stride_m, stride_n, ROWS, True)
+        return loaded(address, KIND, offsets, inside_tile(first_m, first_n, m, n, M, N, ROWS, True), True)
+    elif FORM == WHOLE_COLUMNS:
+        offsets = tile_offsets(m, n, stride_m, stride_n, COLUMNS, True)
+        return loaded(address, KIND, offsets, inside_tile(first_m, first_n, m, n, M, N, COLUMNS, True), True)
     else:
-        if LAYOUT == COLUMNS:
-            unit, step, line = stride_m, stride_n, M
-        else:
-            unit, step, line = stride_n, stride_m, N
-        # Whole lines of 16 bytes, where the operand lies as the output does.
-        whole = (step % ALIGNED_ELEMENTS == 0) & (line % ALIGNED_ELEMENTS == 0) & (address % 16 == 0)
-        if (LAYOUT != ANY) & (unit == 1) & whole:
-            offsets = tile_offsets(m, n, stride_m, stride_n, LAYOUT, True)
-            lines = inside_tile(first_m, first_n, m, n, M, N, LAYOUT, True)
-            value = loaded(address, kind, offsets, lines, True)
-        else:
-            value = loaded(address, kind, tile_offsets(m, n, stride_m, stride_n, ANY, False), inside, False)
-    return value
+        LAYOUT: tl.constexpr = ROWS if FORM == UNIT_ROWS else (COLUMNS if FORM == UNIT_COLUMNS else 0)
+        offsets = tile_offsets(m, n, stride_m, stride_n, LAYOUT, False)
+        return loaded(address, KIND, offsets, inside_tile(first_m, first_n, m, n, M, N, LAYOUT, False), False)
 
 
 @triton.jit
@@ -164,77 +158,151 @@ def alone(value, operation):
         value = silu(value)
     elif operation == TANH:
         value = tanh(value)
+    elif operation == SIGMOID:
+        value = sigmoid(value)
     return value
+
+
+@triton.jit
+def rounded_sums(value, ROUNDING: tl.constexpr):
+    """Finished sums rounded to float16 (1) or bfloat16 (2), two in one instruction, held in float32 again.
+
+    Rounded one by one, ptxas does not see that they are read while no matrix instruction is under way, and lets the
+    instructions of the next tile wait for each other.
+    """
+    if ROUNDING == 1:
+        bits = tl.inline_asm_elementwise(
+            "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", [value], dtype=tl.int16, is_pure=False, pack=2
+        )  # fmt: skip
+        return bits.to(tl.float16, bitcast=True).to(tl.float32)
+    else:
+        bits = tl.inline_asm_elementwise(
+            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [value], dtype=tl.int16, is_pure=False, pack=2
+        )  # fmt: skip
+        return bits.to(tl.bfloat16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def instructed(
+    value, CODE: tl.constexpr, FORMATS: tl.constexpr, numbers, addresses, strides_m, strides_n, first_m, first_n,
+    m, n, M, N,
+):  # fmt: skip
+    """``value`` after one instruction of 16 bits."""
+    OPERATION: tl.constexpr = CODE & 31
+    SLOT: tl.constexpr = (CODE >> 5) & 7
+    ROUNDING: tl.constexpr = (CODE >> 8) & 3
+    if OPERATION == KEEP and ROUNDING != 0:
+        return rounded_sums(value, ROUNDING)
+    if OPERATION >= ADD and OPERATION <= AT_MOST:
+        FORMAT: tl.constexpr = (FORMATS >> (8 * SLOT)) & 255
+        if FORMAT == NUMBER:
+            value = with_operand(value, OPERATION, tl.full(value.shape, numbers[SLOT], tl.float32))
+        else:
+            other = operand_tile(
+                addresses[SLOT], FORMAT, strides_m[SLOT], strides_n[SLOT], first_m, first_n, m, n, M, N
+            )  # fmt: skip
+            value = with_operand(value, OPERATION, tl.broadcast_to(other, value.shape))
+    else:
+        value = alone(value, OPERATION)
+    return round_by(value, ROUNDING + TO_ROUND_BY)
 
 
 @triton.jit
 def run_program(
-    value, words, count, numbers, addresses, kinds, strides_m, strides_n, first_m, first_n, m, n, M, N,
-    LAYOUT: tl.constexpr,
+    value, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, numbers, addresses, strides_m, strides_n,
+    first_m, first_n, m, n, M, N,
 ):  # fmt: skip
-    """A float32 tile after ``count`` instructions, four 16-bit ones in each of the four words."""
-    for place in range(count):
-        word = tl.where(place < 8, tl.where(place < 4, words[0], words[1]), tl.where(place < 12, words[2], words[3]))
-        code = (word >> ((place & 3) * 16)).to(tl.int32)
-        operation, slot, rounding = code & 31, (code >> 5) & 7, (code >> 8) & 3
-        if (operation >= ADD) & (operation <= AT_MOST):
-            kind = (kinds >> (4 * slot)) & 15
-            if kind == NUMBER:
-                value = with_operand(value, operation, picked(numbers, slot).to(tl.float32))
-            else:
-                other = operand_tile(
-                    picked(addresses, slot), kind, picked(strides_m, slot), picked(strides_n, slot), first_m, first_n,
-                    m, n, M, N, LAYOUT,
-                )  # fmt: skip
-                value = with_operand(value, operation, other)
-        else:
-            value = alone(value, operation)
-        value = round_by(value, rounding + TO_ROUND_BY)
+    """A float32 tile after the COUNT instructions of PROGRAM, 16 bits each, the first in the lowest."""
+    for place in tl.static_range(COUNT):
+        value = instructed(
+            value, (PROGRAM >> (16 * place)) & 0xFFFF, FORMATS, numbers, addresses, strides_m, strides_n, first_m,
+            first_n, m, n, M, N,
+        )  # fmt: skip
     return value
 
 
 @triton.jit
-def float8_bits(value, float8, overflows):
+def float8_bits(value, NARROW: tl.constexpr, OVERFLOWS: tl.constexpr):
     """Patterns of an 8-bit float nearest to ``value``, ties to even; too large a one is the largest, or overflows."""
     pattern = value.to(tl.int32, bitcast=True)
     size = pattern & 0x7FFFFFFF
-    # e4m3fn: 3 bits of fraction, exponents from -6; e5m2: 2 bits, exponents from -14.
-    narrow = float8 == E4M3FN
-    shift, least = tl.where(narrow, 20, 21), tl.where(narrow, 0x3C800000, 0x38800000)
-    rebias, largest = tl.where(narrow, 120 << 3, 112 << 2), tl.where(narrow, 0x7E, 0x7B)
+    # NARROW is e4m3fn: 3 bits of fraction, exponents from -6; else e5m2: 2 bits, exponents from -14.
+    SHIFT: tl.constexpr = 20 if NARROW else 21
+    LEAST: tl.constexpr = 0x3C800000 if NARROW else 0x38800000
+    REBIAS: tl.constexpr = 120 << 3 if NARROW else 112 << 2
+    LARGEST: tl.constexpr = 0x7E if NARROW else 0x7B
     # An addition to a value whose last place is the subnormals' own rounds those.
-    anchor = tl.where(narrow, 0x46800000, 0x43000000)
-    small = (tl.abs(value) + anchor.to(tl.float32, bitcast=True)).to(tl.int32, bitcast=True) - anchor
-    normal = ((size + ((1 << (shift - 1)) - 1) + ((size >> shift) & 1)) >> shift) - rebias
-    found = tl.where(size < least, small, normal)
-    beyond = tl.where(overflows != 0, largest + 1, largest)
-    found = tl.where(found > largest, beyond, found)
+    ANCHOR: tl.constexpr = 0x46800000 if NARROW else 0x43000000
+    anchor = tl.full(value.shape, ANCHOR, dtype=tl.int32).to(tl.float32, bitcast=True)
+    small = (tl.abs(value) + anchor).to(tl.int32, bitcast=True) - ANCHOR
+    normal = ((size + ((1 << (SHIFT - 1)) - 1) + ((size >> SHIFT) & 1)) >> SHIFT) - REBIAS
+    found = tl.where(size < LEAST, small, normal)
+    found = tl.where(found > LARGEST, LARGEST + OVERFLOWS, found)
     found = tl.where(size > 0x7F800000, 0x7F, found)
     sign = tl.where(size > 0x7F800000, 0, (pattern >> 24) & 0x80)
     return (found | sign).to(tl.int8)
 
 
 @triton.jit
-def finish_tile(
-    value, out, words, count, numbers, addresses, kinds, strides_m, strides_n, overflows, canonical, float8,
-    stride_om, stride_on, tile_m, tile_n, M, N,
-    STORED: tl.constexpr, OUT_LAYOUT: tl.constexpr, ALIGNED: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """Run the program on a tile, round it to the output's type and store what of it exists."""
-    first_m, first_n = tile_m * BLOCK_M, tile_n * BLOCK_N
-    m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
-    value = run_program(
-        value, words, count, numbers, addresses, kinds, strides_m, strides_n, first_m, first_n, m, n, M, N, OUT_LAYOUT
-    )
-    out += (first_m.to(tl.int64) * stride_om + first_n.to(tl.int64) * stride_on) * (STORED.primitive_bitwidth // 8)
+def rounded_tile(value, STORED: tl.constexpr, RESULT: tl.constexpr):
+    """A tile as it is stored; RESULT: bit 0 canonical NaN, bit 1 an 8-bit float overflows, bit 2 it is e4m3fn."""
     if STORED == tl.int8:  # noqa: SIM300  a constexpr argument is no constant
-        stored = float8_bits(value, float8, overflows)
+        return float8_bits(value, (RESULT >> 2) & 1, (RESULT >> 1) & 1)
+    elif STORED == tl.float32 and RESULT & 1:  # noqa: SIM300
+        nan = tl.full(value.shape, 0x7FFFFFFF, dtype=tl.int32).to(tl.float32, bitcast=True)
+        return tl.where(value != value, nan, value)
     else:
-        if STORED == tl.float32:  # noqa: SIM300
-            nan = tl.full(value.shape, 0x7FFFFFFF, dtype=tl.int32).to(tl.float32, bitcast=True)
-            value = tl.where((value != value) & (canonical != 0), nan, value)
-        stored = value.to(STORED)
-    offsets = tile_offsets(m, n, stride_om.to(tl.int32), stride_on.to(tl.int32), OUT_LAYOUT, ALIGNED)
-    inside = inside_tile(first_m, first_n, m, n, M, N, OUT_LAYOUT, ALIGNED)
-    tl.store(pointer(out, STORED, ALIGNED) + offsets, stored, mask=inside)
+        return value.to(STORED)
+
+
+@triton.jit
+def halves(tile):
+    """The left and the right half of a tile's columns, which a matrix instruction leaves in other registers."""
+    return tl.split(tl.permute(tl.reshape(tile, (tile.shape[0], 2, tile.shape[1] // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def finish_chunk(
+    value, out_desc, out, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, RESULT: tl.constexpr,
+    numbers, addresses, strides_m, strides_n, stride_om, stride_on, first_m, first_n, M, N,
+    STORED: tl.constexpr, OUT_LAYOUT: tl.constexpr, ALIGNED: tl.constexpr, STORE_BY_DESCRIPTOR: tl.constexpr,
+):  # fmt: skip
+    """Run the program on some columns of a tile, round them to the output's type and store what of them exists."""
+    m, n = tl.arange(0, value.shape[0]), tl.arange(0, value.shape[1])
+    value = run_program(
+        value, PROGRAM, COUNT, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N
+    )
+    stored = rounded_tile(value, STORED, RESULT)
+    if STORE_BY_DESCRIPTOR:
+        out_desc.store([first_m, first_n], stored)
+    else:
+        out += (first_m.to(tl.int64) * stride_om + first_n.to(tl.int64) * stride_on) * (STORED.primitive_bitwidth // 8)
+        offsets = tile_offsets(m, n, stride_om.to(tl.int32), stride_on.to(tl.int32), OUT_LAYOUT, ALIGNED)
+        inside = inside_tile(first_m, first_n, m, n, M, N, OUT_LAYOUT, ALIGNED)
+        tl.store(pointer(out, STORED, ALIGNED) + offsets, stored, mask=inside)
+
+
+@triton.jit
+def finish_tile(
+    value, out_desc, out, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, RESULT: tl.constexpr,
+    numbers, addresses, strides_m, strides_n, stride_om, stride_on, tile_m, tile_n, M, N,
+    STORED: tl.constexpr, OUT_LAYOUT: tl.constexpr, ALIGNED: tl.constexpr, STORE_BY_DESCRIPTOR: tl.constexpr,
+    CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Finish a tile in CHUNKS parts of its columns, 1, 2 or 4: each of them needs registers of its own only."""
+    first_m, first_n = tile_m * value.shape[0], tile_n * value.shape[1]
+    WIDTH: tl.constexpr = value.shape[1] // CHUNKS
+    if CHUNKS == 2:
+        parts = halves(value)
+    elif CHUNKS == 1:
+        parts = (value,)
+    else:
+        left, right = halves(value)
+        first, second = halves(left)
+        third, fourth = halves(right)
+        parts = (first, second, third, fourth)
+    for i in tl.static_range(CHUNKS):
+        finish_chunk(
+            parts[i], out_desc, out, PROGRAM, COUNT, FORMATS, RESULT, numbers, addresses, strides_m, strides_n,
+            stride_om, stride_on, first_m, first_n + i * WIDTH, M, N, STORED, OUT_LAYOUT, ALIGNED, STORE_BY_DESCRIPTOR,
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What happens to a finished sum, as the numbers that fused kernels read at run time.  Pure.
+"""What happens to a finished sum, as the number that is compiled into a fused kernel.  Pure.
 
 One instruction has 16 bits: an operation, the operand that it reads, and the type that its result is rounded to.
 """
@@ -21,6 +21,7 @@ from gemmdesc.descriptor import (
     Multiply,
     Relu,
     Scale,
+    Sigmoid,
     Silu,
     Tanh,
 )
@@ -30,12 +31,13 @@ from gemmdesc.kernels.slices import declined
 
 #: Codes of the operations; the kernels' constants have the same values.
 (
-    KEEP, ADD, MULTIPLY, DIVIDE, AT_LEAST, AT_MOST, RELU, RELU_WITHOUT_NAN, GELU, GELU_TANH, SILU, TANH,
-) = range(12)  # fmt: skip
+    KEEP, ADD, MULTIPLY, DIVIDE, AT_LEAST, AT_MOST, RELU, RELU_WITHOUT_NAN, GELU, GELU_TANH, SILU, TANH, SIGMOID,
+) = range(13)  # fmt: skip
 #: Where an instruction holds its operand and its rounding.
 OPERAND_SHIFT, ROUNDING_SHIFT = 5, 8
-INSTRUCTION_BITS, PER_WORD, WORDS = 16, 4, 4
-MOST_INSTRUCTIONS = PER_WORD * WORDS
+INSTRUCTION_BITS = 16
+#: As many as eager calls have; a kernel grows with each.
+MOST_INSTRUCTIONS = 16
 #: Operands that a kernel takes beside A and B.
 MOST_OPERANDS = 6
 #: What an operand is: one float32 number, or a matrix of one of these types.
@@ -48,13 +50,13 @@ _ROUNDINGS = {DType.FLOAT32: 0, DType.FLOAT16: 1, DType.BFLOAT16: 2}
 
 @dataclass(frozen=True, kw_only=True)
 class Instructions:
-    """``words``: the instructions, four in each, the first in the lowest bits.  ``operands``: what they read, by name.
+    """``program``: the ``count`` instructions, the first in the lowest bits.  ``operands``: what they read, by name.
 
     ``overflows``: how the result is stored as an 8-bit float.  ``canonical``: whether a NaN of a float32 result becomes
     the canonical one.
     """
 
-    words: tuple[int, ...] = (0,) * WORDS
+    program: int = 0
     count: int = 0
     operands: tuple[str, ...] = ()
     overflows: bool = False
@@ -103,12 +105,9 @@ def assembled(
         return declined(f"a fused epilogue must have at most {MOST_INSTRUCTIONS} steps (got {len(instructions)})")
     if len(operands) > MOST_OPERANDS:
         return declined(f"a fused epilogue must have at most {MOST_OPERANDS} operands (got {', '.join(operands)})")
-    words = tuple(
-        sum(code << INSTRUCTION_BITS * i for i, code in enumerate(instructions[PER_WORD * w : PER_WORD * (w + 1)]))
-        for w in range(WORDS)
-    )
+    program = sum(code << INSTRUCTION_BITS * i for i, code in enumerate(instructions))
     return Instructions(
-        words=words, count=len(instructions), operands=tuple(operands), overflows=overflows, canonical=canonical
+        program=program, count=len(instructions), operands=tuple(operands), overflows=overflows, canonical=canonical
     )  # fmt: skip
 
 
@@ -137,5 +136,7 @@ def _operation(step: EpilogueStep) -> tuple[int, str] | None:
             return SILU, ""
         case Tanh():
             return TANH, ""
+        case Sigmoid():
+            return SIGMOID, ""
         case _:
             return None

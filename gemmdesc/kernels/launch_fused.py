@@ -12,15 +12,12 @@ from gemmdesc.errors import InvalidInputError
 from gemmdesc.kernels.beside import Beside
 from gemmdesc.kernels.choose import KernelChoice
 from gemmdesc.kernels.fused import MOST_STRIDE, FusedChoice
-from gemmdesc.kernels.instructions import ALPHA, BIAS, MOST_OPERANDS, NUMBER, OPERAND_KINDS, Instructions
-from gemmdesc.kernels.launch import TORCH_TYPES, enqueue, packed_operands, tensor_descriptor
-from gemmdesc.kernels.recording import RECORDER, NotRecordableError
+from gemmdesc.kernels.instructions import ALPHA, BIAS, MOST_OPERANDS, OPERAND_KINDS, Instructions
+from gemmdesc.kernels.launch import TORCH_TYPES, enqueue, matrix_meta, packed_operands, tensor_descriptor
+from gemmdesc.kernels.meta import Layout
+from gemmdesc.kernels.recording import address_of
 from gemmdesc.kernels.structure import Structure
-from gemmdesc.kernels.variants_fused import AFTER_M, AFTER_N, fused_variant
-
-_FLOAT8 = {DType.FLOAT8_E4M3FN: 1, DType.FLOAT8_E5M2: 2}
-#: Bits of the kind of one operand.
-_KIND_BITS = 4
+from gemmdesc.kernels.variants_fused import AFTER_M, AFTER_N, chunks_of, fused_variant, operand_format
 
 #: Launches a product alone: choice, a, b, out, what is beside them.
 LaunchProduct = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, Beside], None]
@@ -36,10 +33,8 @@ def launch_fused(
 
     Raises:
         InvalidInputError: the program takes an operand that ``beside`` lacks, or one of another type or shape.
-        NotRecordableError: a program is being recorded.
+        NotRecordableError: a program is being recorded, and an operand has strides too large for kernels.
     """
-    if RECORDER.get() is not None:
-        raise NotRecordableError("operands by name, whose layouts differ from call to call")
     require_operands(choice.program, out, beside)
     if choice.in_chain:
         chain = choice.product
@@ -50,10 +45,10 @@ def launch_fused(
     scratch = torch.empty(out.shape, dtype=_torch_type(choice.product_dtype), device=out.device)
     product(choice.product, a, b, scratch, beside)
     rows, columns = out.shape
+    formats, arguments = program_arguments(choice, out, beside)
     enqueue(
-        fused_variant(choice), -(-rows // AFTER_M) * -(-columns // AFTER_N), scratch.data_ptr(),
-        OPERAND_KINDS[choice.product_dtype], out.data_ptr(), rows, columns, scratch.stride(0), *out.stride(),
-        *program_arguments(choice, beside),
+        fused_variant(choice, formats), -(-rows // AFTER_M) * -(-columns // AFTER_N), address_of(scratch),
+        address_of(out), rows, columns, scratch.stride(0), *out.stride(), *arguments,
     )  # fmt: skip
 
 
@@ -61,7 +56,7 @@ def require_operands(program: Instructions, out: torch.Tensor, beside: Beside) -
     """Raise InvalidInputError unless ``beside`` has what ``program`` reads, each as it lies over ``out``."""
     for name in program.operands:
         given = _given(name, beside)
-        if isinstance(given, float):
+        if isinstance(given, int | float):
             continue
         fits = given is not None and given.shape == out.shape and TORCH_TYPES.get(given.dtype) in OPERAND_KINDS
         if given is None or not fits or given.device != out.device:
@@ -74,31 +69,30 @@ def require_operands(program: Instructions, out: torch.Tensor, beside: Beside) -
 
 def _given(name: str, beside: Beside) -> torch.Tensor | float | None:
     if name == ALPHA:
-        return float(beside.alpha)
+        return beside.alpha
     if name == BIAS:
         return beside.bias
     return beside.named.get(name)
 
 
-def program_arguments(choice: FusedChoice, beside: Beside) -> tuple[int | float, ...]:
-    """The program and its operands as every fused kernel takes them."""
-    program, kinds = choice.program, 0
+def program_arguments(
+    choice: FusedChoice, out: torch.Tensor, beside: Beside
+) -> tuple[tuple[int, ...], tuple[int | float, ...]]:
+    """The operands of the program over ``out``: how each lies, and what every fused kernel takes."""
+    formats: list[int] = []
     addresses, rows, columns = ([0] * MOST_OPERANDS for _ in range(3))
     values = [0.0] * MOST_OPERANDS
-    for i, name in enumerate(program.operands):
+    for i, name in enumerate(choice.program.operands):
         given = _given(name, beside)
         if isinstance(given, torch.Tensor):
             tensor = given if max(given.stride()) <= MOST_STRIDE else given.contiguous()
-            addresses[i], (rows[i], columns[i]) = tensor.data_ptr(), tensor.stride()
-            kinds |= OPERAND_KINDS[TORCH_TYPES[tensor.dtype]] << _KIND_BITS * i
+            addresses[i], (rows[i], columns[i]) = address_of(tensor), tensor.stride()
+            formats.append(operand_format(matrix_meta(tensor), *out.shape))
         else:
             assert given is not None
             values[i] = given
-            kinds |= NUMBER << _KIND_BITS * i
-    return (
-        *program.words, program.count, *addresses, kinds, *values, *rows, *columns, int(program.overflows),
-        int(program.canonical), _FLOAT8.get(choice.output_dtype, 0),
-    )  # fmt: skip
+            formats.append(operand_format(None, *out.shape))
+    return tuple(formats), (*addresses, *values, *rows, *columns)
 
 
 def _launch_tma(
@@ -106,19 +100,25 @@ def _launch_tma(
 ) -> None:
     config = chain.config
     a, b, span = packed_operands(chain, a, b)
+    out_desc = None
+    if choice.store_by_descriptor:
+        out_desc = tensor_descriptor(out, Layout.ROWS, config.block_m, config.block_n // chunks_of(config))
+    formats, arguments = program_arguments(choice, out, beside)
     enqueue(
-        fused_variant(choice), chain.programs, tensor_descriptor(a, chain.a_layout, config.block_m, config.block_k),
-        tensor_descriptor(b, chain.b_layout, config.block_k, config.block_n), out.data_ptr(), *out.shape,
-        -(-span // config.block_k), *out.stride(), *program_arguments(choice, beside),
+        fused_variant(choice, formats), chain.programs,
+        tensor_descriptor(a, chain.a_layout, config.block_m, config.block_k),
+        tensor_descriptor(b, chain.b_layout, config.block_k, config.block_n), out_desc, address_of(out), *out.shape,
+        -(-span // config.block_k), *out.stride(), *arguments,
     )  # fmt: skip
 
 
 def _launch_pointer(
     choice: FusedChoice, chain: KernelChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, beside: Beside
 ) -> None:
+    formats, arguments = program_arguments(choice, out, beside)
     enqueue(
-        fused_variant(choice), chain.programs, a, b, out.data_ptr(), *out.shape, chain.slices.summed_k, *a.stride(),
-        *b.stride(), *out.stride(), *program_arguments(choice, beside),
+        fused_variant(choice, formats), chain.programs, a, b, address_of(out), *out.shape, chain.slices.summed_k,
+        *a.stride(), *b.stride(), *out.stride(), *arguments,
     )  # fmt: skip
 
 

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 
+from gemmdesc.dtypes import DType
 from gemmdesc.kernels.beside import NOTHING, Beside
 from gemmdesc.kernels.counters import Counters, device_counters
 from gemmdesc.kernels.driver import Driver, cuda_driver
+from gemmdesc.kernels.launch import matrix_meta
 from gemmdesc.kernels.launch_kmajor import Scales
 from gemmdesc.kernels.launch_tiled import launch_choice
 from gemmdesc.kernels.loaded import LoadedKernel, NotPreparableError, load_step
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.prepared import PreparedProgram
-from gemmdesc.kernels.program import PLAIN_INPUTS, Input, Program, Step
+from gemmdesc.kernels.program import MOST_NAMED, PLAIN_INPUTS, Input, Program, Step
 from gemmdesc.kernels.recording import Named, NotRecordableError, recording, stand_in, torch_dtype
 from gemmdesc.kernels.streams import current_stream, scratch_functions
 from gemmdesc.kernels.tiled import Choice
 
+#: Operands by name: how each lies over the product, None for a number.
+NamedMetas = tuple[tuple[str, MatrixMeta | None], ...]
 #: Programs of more steps than this are so long on the GPU that what a launch costs does not matter.
 MOST_STEPS = 64
 
@@ -29,12 +33,17 @@ MOST_STEPS = 64
 class Taken:
     """What a choice takes beside A and B.
 
-    ``bias_axis``: the axis of the output along which the bias has its values, None without one.  ``scales``: how many.
+    ``bias_axis``: the axis of the output along which the bias has its values, None without one; ``bias_dtype``: its
+    type, the output's where it is None.  ``scales``: how many.
+    ``named``: the operands of what follows the product, in the order in which calls give them: how each lies over it,
+    None for a number.
     """
 
     c: bool = False
     bias_axis: int | None = None
     scales: int = 0
+    bias_dtype: DType | None = None
+    named: NamedMetas = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,16 +80,48 @@ def record(choice: Choice, meta: KernelMeta, taken: Taken, device: torch.device,
     bias = None
     if taken.bias_axis is not None:
         length = meta.m if taken.bias_axis == 0 else meta.n
+        bias_type = torch_dtype(taken.bias_dtype or meta.out.dtype)
         # One element into its memory, for a bias need not be aligned.
-        inputs[Input.BIAS] = torch.empty((length + 1,), dtype=torch_dtype(meta.out.dtype), device="meta")[1:]
+        inputs[Input.BIAS] = torch.empty((length + 1,), dtype=bias_type, device="meta")[1:]
         bias = inputs[Input.BIAS].unsqueeze(1 - taken.bias_axis).expand(meta.m, meta.n)
     for source in (Input.SCALE, Input.OUTPUT_SCALE)[: taken.scales]:
         inputs[source] = torch.empty((2,), dtype=torch.float32, device="meta")[1:]
-    beside = Beside(c=inputs.get(Input.C), bias=bias, alpha=Named.of(Input.ALPHA), beta=Named.of(Input.BETA))
+    beside = Beside(
+        c=inputs.get(Input.C), bias=bias, alpha=Named.of(Input.ALPHA), beta=Named.of(Input.BETA),
+        named=_named_stand_ins(taken.named, meta, inputs),
+    )  # fmt: skip
     scales = Scales(scale=inputs.get(Input.SCALE), output=inputs.get(Input.OUTPUT_SCALE)) if taken.scales else None
     with recording(device, inputs, copies=copies) as recorder:
         launch_choice(choice, inputs[Input.A], inputs[Input.B], inputs[Input.OUT], beside, scales=scales)
     return recorder.program()
+
+
+def _named_stand_ins(
+    named: NamedMetas, meta: KernelMeta, inputs: dict[Input, torch.Tensor]
+) -> dict[str, torch.Tensor | float]:
+    """What stands for the operands by name; tensors become inputs."""
+    if len(named) > MOST_NAMED:
+        raise NotRecordableError(f"at most {MOST_NAMED} operands by name (got {len(named)})")
+    found: dict[str, torch.Tensor | float] = {}
+    for i, (name, lies) in enumerate(named):
+        source = Input(Input.NAMED + i)
+        if lies is None:
+            found[name] = Named.of(source)
+        else:
+            found[name] = inputs[source] = stand_in(lies, meta.m, meta.n)
+    return found
+
+
+def named_metas(named: Mapping[str, torch.Tensor | float]) -> NamedMetas:
+    """How each operand lies over the product, or over every product of a batch; numbers are only told as such."""
+    return tuple((name, _lies(x) if isinstance(x, torch.Tensor) else None) for name, x in named.items())
+
+
+def _lies(operand: torch.Tensor) -> MatrixMeta:
+    if operand.dim() == 2:
+        return matrix_meta(operand)
+    first, step = matrix_meta(operand[0]), operand.stride(0) * operand.element_size()
+    return replace(first, alignment=min(first.alignment, step & -step)) if step else first
 
 
 def prepare(
@@ -126,7 +167,10 @@ def run_prepared(
     if program.needs > PLAIN_INPUTS:
         scale, output = (None, None) if scales is None else (scales.scale, scales.output)
         addresses = map(_address, (beside.c, beside.bias, scale, output))
-        beyond = (*addresses, float32_bits(beside.alpha), float32_bits(beside.beta))
+        named = (
+            x.data_ptr() if isinstance(x, torch.Tensor) else float32_bits(x) for x in beside.named.values()
+        )
+        beyond = (*addresses, float32_bits(beside.alpha), float32_bits(beside.beta), *named)
     stream, at = current_stream()(out.get_device()), (a.data_ptr(), b.data_ptr(), out.data_ptr())
     functions = scratch_functions() if program.scratch_bytes and out.is_cuda else None
     if functions is None:

@@ -19,9 +19,10 @@ SCRATCH_ALIGNMENT = 512
 
 
 class Input(IntEnum):
-    """What a program is given at each run: addresses, and the bits of two float32 values.
+    """What a program is given at each run: addresses, and the bits of float32 values.
 
-    A plain product takes the first four.  Counters are no caller's to give: see :mod:`gemmdesc.kernels.counters`.
+    A plain product takes the first four.  From ``NAMED`` on come the operands of a fused epilogue, addresses or bits,
+    in the order in which a call names them.  Counters are no caller's to give: see :mod:`gemmdesc.kernels.counters`.
     """
 
     A = 0
@@ -34,11 +35,19 @@ class Input(IntEnum):
     OUTPUT_SCALE = 7
     ALPHA = 8
     BETA = 9
-    COUNTERS = 10
+    NAMED = 10
+    NAMED_1 = 11
+    NAMED_2 = 12
+    NAMED_3 = 13
+    NAMED_4 = 14
+    NAMED_5 = 15
+    COUNTERS = 16
 
 
 #: How many inputs a product takes that has nothing beside its operands.
 PLAIN_INPUTS = 4
+#: How many operands by name a program takes.
+MOST_NAMED = Input.COUNTERS - Input.NAMED
 
 
 @dataclass(frozen=True, kw_only=True)

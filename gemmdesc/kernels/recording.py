@@ -44,6 +44,21 @@ class Named(float):
         return made
 
 
+class Placed(int):
+    """The address of a tensor: a number while a launch is recorded, found anew when the program runs."""
+
+    tensor: torch.Tensor
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """What a kernel is given that takes the address of ``tensor`` as a number."""
+    if RECORDER.get() is None:
+        return int(tensor.data_ptr())
+    placed = Placed(tensor.data_ptr())
+    placed.tensor = tensor
+    return placed
+
+
 @dataclass(eq=False)
 class _Scratch:
     """Memory that a launch function allocated; holding the storage keeps its identity."""
@@ -72,6 +87,7 @@ class Recorder:
         """One kernel on a grid of ``programs``."""
         for argument in arguments:
             tensor = argument.base if isinstance(argument, TensorDescriptor) else argument
+            tensor = tensor.tensor if isinstance(tensor, Placed) else tensor
             if isinstance(tensor, torch.Tensor) and tensor.is_meta:
                 self._use(tensor.untyped_storage())
         self._steps.append((variant, programs, arguments))
@@ -99,7 +115,8 @@ class Recorder:
         starts, total = place_scratch(pieces)
         steps = tuple(
             Step(
-                variant=variant, programs=programs, stand_ins=arguments,
+                variant=variant, programs=programs,
+                stand_ins=tuple(int(a) if isinstance(a, Placed) else a for a in arguments),
                 arguments=tuple(self._argument(a, starts) for a in arguments),
             )
             for variant, programs, arguments in self._steps
@@ -111,6 +128,8 @@ class Recorder:
             return Word(input=argument.input)
         if isinstance(argument, TensorDescriptor):
             return self._box(argument, starts)
+        if isinstance(argument, Placed):
+            return self._word(argument.tensor, starts)
         if isinstance(argument, torch.Tensor) and argument.is_meta:
             return self._word(argument, starts)
         if argument is None or isinstance(argument, bool | int | float | torch.Tensor):

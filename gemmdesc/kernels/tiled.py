@@ -49,13 +49,6 @@ class TiledChoice:
 Choice = WholeChoice | TiledChoice
 
 
-def takes_named(choice: Choice) -> bool:
-    """Whether launching ``choice`` reads operands by name."""
-    if isinstance(choice, TiledChoice):
-        return any(takes_named(part.choice) for part in choice.parts)
-    return isinstance(choice, FusedChoice)
-
-
 def choose_whole(
     desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic, *, fused: bool = False, tuned: TunedTable = UNTUNED
 ) -> WholeChoice | Declined:

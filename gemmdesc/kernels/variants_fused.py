@@ -1,14 +1,30 @@
-"""The compiled kernels of fused epilogues.  Pure."""
+"""The compiled kernels of fused epilogues.  Pure.
+
+Each has its program compiled in, and how the operands lie that it reads, so there are as many as a process has kinds of
+calls.  :func:`enumerate_fused_variants` gives those of two programs, which stand for all others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 
+from gemmdesc.descriptor import Add, CastTo, Silu
 from gemmdesc.dtypes import DType
+from gemmdesc.errors import Declined
 from gemmdesc.kernels.config import POINTER_CONFIGS, KernelConfig
-from gemmdesc.kernels.fused import FLOAT8, FUSED_CONFIGS, FusedChoice
-from gemmdesc.kernels.meta import Layout
+from gemmdesc.kernels.fused import FLOAT8, FUSED_CONFIGS, LINE, FusedChoice
+from gemmdesc.kernels.instructions import (
+    INSTRUCTION_BITS,
+    KEEP,
+    NUMBER,
+    OPERAND_KINDS,
+    ROUNDING_SHIFT,
+    Instructions,
+    assembled,
+)
+from gemmdesc.kernels.meta import TMA_ALIGNMENT, Layout, MatrixMeta
 from gemmdesc.kernels.slices import OPERAND_DTYPES
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variant import Constant, Variant
@@ -21,6 +37,24 @@ _AFTER_WARPS = 4
 _AFTER_STAGES = 3
 _UNIT = (Layout.ROWS, Layout.COLUMNS)
 _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+#: Bits of the format of one operand: its type in the lowest two, then how it lies.
+FORMAT_BITS, _FORM_SHIFT = 8, 2
+#: How an operand lies over the product; the kernels' constants have the same values.
+ANY_STRIDES, ONE_ROW, ONE_COLUMN, UNIT_ROW, WHOLE_ROWS, WHOLE_COLUMNS, UNIT_ROWS, UNIT_COLUMNS = range(8)
+#: Outputs of a thread that are finished at once; a program of functions needs some registers for each.
+_CHUNK_OUTPUTS, _MOST_CHUNKS = 32, 4
+#: The bits of RESULT.
+_CANONICAL, _OVERFLOWS, _E4M3FN = 1, 2, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """How a result is stored: its type, its layout, whether in aligned lines, and whether by a tensor descriptor."""
+
+    dtype: DType
+    layout: Layout
+    aligned: bool
+    by_descriptor: bool = False
 
 
 def stored_name(dtype: DType) -> str:
@@ -28,36 +62,85 @@ def stored_name(dtype: DType) -> str:
     return BYTES if dtype in FLOAT8 else dtype.value
 
 
-def fused_variant(choice: FusedChoice) -> Variant:
-    """The kernel that does what follows the product of ``choice``, with the product or after it."""
-    stored, layout, aligned = choice.output_dtype, choice.out_layout, choice.aligned
+def operand_format(meta: MatrixMeta | None, rows: int, columns: int) -> int:
+    """How a kernel reads an operand that lies over rows x columns of a product so; None: it is a number."""
+    if meta is None:
+        return NUMBER
+    return OPERAND_KINDS[meta.dtype] | _form(meta, rows, columns) << _FORM_SHIFT
+
+
+def _form(meta: MatrixMeta, rows: int, columns: int) -> int:
+    if meta.row_stride == 0:
+        return UNIT_ROW if meta.column_stride == 1 else ONE_ROW
+    if meta.column_stride == 0:
+        return ONE_COLUMN
+    if meta.column_stride == 1:
+        whole = (meta.row_stride | columns) % LINE == 0 and meta.alignment % TMA_ALIGNMENT == 0
+        return WHOLE_ROWS if whole else UNIT_ROWS
+    if meta.row_stride == 1:
+        whole = (meta.column_stride | rows) % LINE == 0 and meta.alignment % TMA_ALIGNMENT == 0
+        return WHOLE_COLUMNS if whole else UNIT_COLUMNS
+    return ANY_STRIDES
+
+
+def chunks_of(config: KernelConfig) -> int:
+    """In how many parts of its columns a tile is finished."""
+    return max(1, min(_MOST_CHUNKS, config.outputs_per_thread // _CHUNK_OUTPUTS))
+
+
+def fused_variant(choice: FusedChoice, formats: Sequence[int]) -> Variant:
+    """The kernel that does what follows the product of ``choice``, with the product or after it.
+
+    ``formats``: :func:`operand_format` of each operand of its program.
+    """
+    store = Store(
+        dtype=choice.output_dtype, layout=choice.out_layout, aligned=choice.aligned,
+        by_descriptor=choice.store_by_descriptor,
+    )  # fmt: skip
+    compiled = _program(choice.program, formats, choice.output_dtype)
     if not choice.in_chain:
-        return _after(stored, layout, aligned)
+        return _after(choice.product_dtype, store, compiled)
     chain = choice.product
     layouts = chain.a_layout, chain.b_layout
     if chain.structure is Structure.CHAIN_TMA:
-        return _tma(chain.config, chain.operand_dtype, stored, layouts, layout, aligned)
-    return _pointer(chain.config, chain.operand_dtype, stored, layouts, layout)
+        return _tma(chain.config, chain.operand_dtype, layouts, store, compiled)
+    return _pointer(chain.config, chain.operand_dtype, layouts, store, compiled)
+
+
+def _program(program: Instructions, formats: Sequence[int], stored: DType) -> dict[str, Constant]:
+    result = _CANONICAL * program.canonical | _OVERFLOWS * program.overflows
+    return {
+        "PROGRAM": program.program, "COUNT": program.count,
+        "FORMATS": sum(f << FORMAT_BITS * i for i, f in enumerate(formats)),
+        "RESULT": result | (_E4M3FN if stored is DType.FLOAT8_E4M3FN else 0),
+    }  # fmt: skip
+
+
+def _rounds_first(program: int) -> bool:
+    """Whether the first instruction is a rounding, which takes sums two by two: ptxas follows one loop only then."""
+    first = program & (1 << INSTRUCTION_BITS) - 1
+    return bool(first >> ROUNDING_SHIFT) and first & (1 << ROUNDING_SHIFT) - 1 == KEEP
 
 
 def _tma(
-    config: KernelConfig, loaded: DType, stored: DType, layouts: tuple[Layout, Layout], layout: Layout, aligned: bool
+    config: KernelConfig, loaded: DType, layouts: tuple[Layout, Layout], store: Store, compiled: dict[str, Constant]
 ) -> Variant:
     constants: dict[str, Constant] = {
-        "A_ROWS": layouts[0] is Layout.ROWS, "B_ROWS": layouts[1] is Layout.ROWS, "STORED": stored_name(stored),
-        "OUT_LAYOUT": layout.value, "ALIGNED": aligned,
+        "A_ROWS": layouts[0] is Layout.ROWS, "B_ROWS": layouts[1] is Layout.ROWS, "STORED": stored_name(store.dtype),
+        "OUT_LAYOUT": store.layout.value, "ALIGNED": store.aligned, "STORE_BY_DESCRIPTOR": store.by_descriptor,
+        "CHUNKS": chunks_of(config), "FLATTEN": _rounds_first(int(compiled["PROGRAM"])),
     }  # fmt: skip
-    return _variant("fused_tma", config, loaded, stored, constants)
+    return _variant("fused_tma", config, loaded, store.dtype, constants | compiled)
 
 
 def _pointer(
-    config: KernelConfig, loaded: DType, stored: DType, layouts: tuple[Layout, Layout], layout: Layout
+    config: KernelConfig, loaded: DType, layouts: tuple[Layout, Layout], store: Store, compiled: dict[str, Constant]
 ) -> Variant:
     constants: dict[str, Constant] = {
-        "A_LAYOUT": layouts[0].value, "B_LAYOUT": layouts[1].value, "STORED": stored_name(stored),
-        "OUT_LAYOUT": layout.value,
+        "A_LAYOUT": layouts[0].value, "B_LAYOUT": layouts[1].value, "STORED": stored_name(store.dtype),
+        "OUT_LAYOUT": store.layout.value,
     }  # fmt: skip
-    return _variant("fused_pointer", config, loaded, stored, constants)
+    return _variant("fused_pointer", config, loaded, store.dtype, constants | compiled)
 
 
 def _variant(
@@ -72,14 +155,14 @@ def _variant(
     )  # fmt: skip
 
 
-def _after(stored: DType, layout: Layout, aligned: bool) -> Variant:
+def _after(product_dtype: DType, store: Store, compiled: dict[str, Constant]) -> Variant:
     constants: dict[str, Constant] = {
-        "STORED": stored_name(stored), "OUT_LAYOUT": layout.value, "ALIGNED": aligned, "BLOCK_M": AFTER_M,
-        "BLOCK_N": AFTER_N,
+        "KIND": OPERAND_KINDS[product_dtype], "STORED": stored_name(store.dtype), "OUT_LAYOUT": store.layout.value,
+        "ALIGNED": store.aligned, **compiled, "BLOCK_M": AFTER_M, "BLOCK_N": AFTER_N,
     }  # fmt: skip
     return Variant(
-        kernel="fused_after", loaded=DType.FLOAT32, stored=_represented(stored), constants=tuple(constants.items()),
-        num_warps=_AFTER_WARPS, num_stages=_AFTER_STAGES, fp_fusion=False,
+        kernel="fused_after", loaded=DType.FLOAT32, stored=_represented(store.dtype),
+        constants=tuple(constants.items()), num_warps=_AFTER_WARPS, num_stages=_AFTER_STAGES, fp_fusion=False,
     )  # fmt: skip
 
 
@@ -88,17 +171,40 @@ def _represented(stored: DType) -> DType:
     return FLOAT8[0] if stored in FLOAT8 else stored
 
 
+def sample_programs(loaded: DType, stored: DType) -> Iterator[dict[str, Constant]]:
+    """Programs that stand for all: a function of the rounded product, and a matrix added to it."""
+    whole = MatrixMeta(dtype=loaded, row_stride=LINE, column_stride=1, alignment=TMA_ALIGNMENT)
+    for step, formats in ((Silu(), ()), (Add(operand="other"), (operand_format(whole, LINE, LINE),))):
+        program = assembled((CastTo(dtype=loaded), step))
+        assert not isinstance(program, Declined)
+        yield _program(program, formats, stored)
+
+
 def enumerate_fused_variants(shared_bytes: int) -> Iterator[Variant]:
-    """Every variant that a fused epilogue can need on a card with that much shared memory."""
+    """Every kernel of fused epilogues of the sample programs, on a card with that much shared memory."""
     for loaded in OPERAND_DTYPES:
-        stored_types = (loaded, DType.FLOAT32, FLOAT8[0])
-        for config, stored, a, b, layout in product(FUSED_CONFIGS, stored_types, _UNIT, _UNIT, _UNIT):
-            if config.shared_bytes(loaded.itemsize, loaded.itemsize) <= shared_bytes:
-                for aligned in (False, True):
-                    yield _tma(config, loaded, stored, (a, b), layout, aligned)
-        pairs = [*product(_UNIT, _UNIT), (Layout.ANY, Layout.ANY)]
-        for config, stored, layouts, layout in product(POINTER_CONFIGS, stored_types, pairs, _UNIT):
-            yield _pointer(config, loaded, stored, layouts, layout)
-    stores = ((Layout.ROWS, True), (Layout.ROWS, False), (Layout.ANY, False))
-    for stored, (layout, aligned) in product((*_FLOATS, FLOAT8[0]), stores):
-        yield _after(stored, layout, aligned)
+        for stored in (loaded, DType.FLOAT32, FLOAT8[0]):
+            for compiled in sample_programs(loaded, stored):
+                yield from _chains(loaded, stored, compiled, shared_bytes)
+    plain = ((Layout.ROWS, True), (Layout.ROWS, False), (Layout.ANY, False))
+    for kind, stored, (layout, aligned) in product(_FLOATS, (*_FLOATS, FLOAT8[0]), plain):
+        for compiled in sample_programs(kind, stored):
+            yield _after(kind, Store(dtype=stored, layout=layout, aligned=aligned), compiled)
+
+
+def _chains(
+    loaded: DType, stored: DType, compiled: dict[str, Constant], shared_bytes: int
+) -> Iterator[Variant]:
+    stores = [
+        Store(dtype=stored, layout=layout, aligned=aligned) for layout, aligned in product(_UNIT, (False, True))
+    ]  # fmt: skip
+    if stored not in FLOAT8:
+        stores += [
+            Store(dtype=stored, layout=Layout.ROWS, aligned=aligned, by_descriptor=True) for aligned in (False, True)
+        ]
+    for config, a, b, store in product(FUSED_CONFIGS, _UNIT, _UNIT, stores):
+        if config.shared_bytes(loaded.itemsize, loaded.itemsize) <= shared_bytes:
+            yield _tma(config, loaded, (a, b), store, compiled)
+    pairs = [*product(_UNIT, _UNIT), (Layout.ANY, Layout.ANY)]
+    for config, layouts, layout in product(POINTER_CONFIGS, pairs, _UNIT):
+        yield _pointer(config, loaded, layouts, Store(dtype=stored, layout=layout, aligned=False), compiled)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gemmdesc.kernels.beside import Beside
     from gemmdesc.kernels.launch_kmajor import Scales
     from gemmdesc.kernels.prepared import PreparedProgram
-    from gemmdesc.kernels.preparing import Taken, Unprepared
+    from gemmdesc.kernels.preparing import NamedMetas, Taken, Unprepared
 
 
 def require_warm(planner: Planner, plan: Plan, *, captured: bool) -> None:
@@ -29,9 +29,11 @@ def require_warm(planner: Planner, plan: Plan, *, captured: bool) -> None:
 
 
 def ready_program(
-    planner: Planner, plan: Plan, device_index: int, *, captured: bool
+    planner: Planner, plan: Plan, device_index: int, *, captured: bool, named: NamedMetas = ()
 ) -> PreparedProgram | Unprepared:
     """The plan's program on a device, the current one, made if there is none yet; -1 stands for the host.
+
+    ``named``: how the operands by name lie, which are compiled into what follows a product.
 
     Raises:
         CaptureError: ``captured``, and something has still to be made.
@@ -39,32 +41,37 @@ def ready_program(
     """
     from gemmdesc.kernels.prepared import PreparedProgram
 
-    found = plan.programs.by_device.get(device_index)
+    found = plan.programs.find(device_index, named)
     if isinstance(found, PreparedProgram):
         return found
     require_warm(planner, plan, captured=captured)
     if found is None:
-        found = plan.programs.by_device[device_index] = _prepared(plan, device_index, captured=captured)
+        if captured and named:
+            raise CaptureError(
+                "matmul must be warm before a graph captures it: make the call once outside, with operands that lie "
+                f"alike (got a first call of {plan.problem} with {', '.join(name for name, _ in named)})"
+            )
+        found = _prepared(plan, device_index, captured=captured, named=named)
+        plan.programs.keep(device_index, named, found)
         if isinstance(found, PreparedProgram) and not captured:
             planner.mark_warm(plan.variants)
     return found
 
 
-def _prepared(plan: Plan, device_index: int, *, captured: bool) -> PreparedProgram | Unprepared:
+def _prepared(
+    plan: Plan, device_index: int, *, captured: bool, named: NamedMetas = ()
+) -> PreparedProgram | Unprepared:
     import torch
 
     from gemmdesc.kernels.preparing import Unprepared, prepare
     from gemmdesc.kernels.recording import TablesMissingError
-    from gemmdesc.kernels.tiled import takes_named
 
     if device_index < 0:
         return Unprepared(reason="tensors on a host", expected=True)
-    if takes_named(plan.kernel):
-        return Unprepared(reason="operands by name, whose layouts differ from call to call", expected=True)
     device = torch.device("cuda", device_index)
     try:
         meta = every_matrix(plan.meta, plan.problem, transposed=plan.transposed)
-        found = prepare(plan.kernel, meta, taken_by(plan), device, copies=not captured)
+        found = prepare(plan.kernel, meta, taken_by(plan, named), device, copies=not captured)
     except TablesMissingError:
         raise CaptureError(
             "matmul must be warm before a graph captures it, as copying its tables to the device then would break the "
@@ -75,13 +82,15 @@ def _prepared(plan: Plan, device_index: int, *, captured: bool) -> PreparedProgr
     return found
 
 
-def taken_by(plan: Plan) -> Taken:
+def taken_by(plan: Plan, named: NamedMetas = ()) -> Taken:
     """What the plan's kernels take beside A and B."""
     from gemmdesc.kernels.preparing import Taken
 
     p = plan.problem
     axis = None if not takes_bias(p) else int(plan.transposed)
-    return Taken(c=takes_c(p), bias_axis=axis, scales=int(takes_scales(p)) + int(takes_output_scale(p)))
+    scales = int(takes_scales(p)) + int(takes_output_scale(p))
+    kind = None if axis is None else p.bias_dtype
+    return Taken(c=takes_c(p), bias_axis=axis, scales=scales, bias_dtype=kind, named=named)
 
 
 def launch_on(

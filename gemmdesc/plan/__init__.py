@@ -14,7 +14,7 @@ from gemmdesc.plan.opening import planner_for, saved_folder
 from gemmdesc.plan.orders import SharedOrder, shared_orders
 from gemmdesc.plan.pinning import pinned
 from gemmdesc.plan.planner import Planner
-from gemmdesc.plan.programs import FrequentCall
+from gemmdesc.plan.programs import FrequentCall, RepeatedCall
 from gemmdesc.plan.saved import SavedAnswers, SavedAnswersWarning, SavedInfo, SavedKey
 from gemmdesc.plan.values import CacheInfo, Decision, Description, Following, MmCall, Plan, PlanKey, ProblemCall
 from gemmdesc.plan.words import in_words
@@ -32,6 +32,7 @@ __all__ = [
     "PlanKey",
     "Planner",
     "ProblemCall",
+    "RepeatedCall",
     "SavedAnswers",
     "SavedAnswersWarning",
     "SavedInfo",

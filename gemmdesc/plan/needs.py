@@ -42,7 +42,9 @@ def needed_variants(choice: Choice, meta: KernelMeta) -> frozenset[Variant]:
         case KMajorChoice():
             return frozenset(kmajor_variants(choice))
         case FusedChoice():
-            return _product_variants(choice, meta) | {fused_variant(choice)}
+            # How operands lie that a caller names is known when there are some.
+            own = frozenset() if choice.program.operands else frozenset({fused_variant(choice, ())})
+            return _product_variants(choice, meta) | own
         case FmaChoice():
             return frozenset(fma_variants(choice))
     needed = frozenset(variants_of(choice))

@@ -21,7 +21,7 @@ from gemmdesc.plan.decide import decide, needs_launch
 from gemmdesc.plan.pinning import require_reference
 from gemmdesc.plan.posing import Posed, pose
 from gemmdesc.plan.problems import problem_meta
-from gemmdesc.plan.programs import FrequentCall
+from gemmdesc.plan.programs import FrequentCall, RepeatedCall
 from gemmdesc.plan.saved import SavedAnswers
 from gemmdesc.plan.values import CacheInfo, Decision, Following, MmCall, Plan, PlanKey, ProblemCall
 from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId
@@ -89,6 +89,7 @@ class Planner:
         self._objection = objection
         self._plans: BoundedCache[PlanKey, Plan | Declined] = BoundedCache(capacity)
         self._frequent: QuickCache[Any, FrequentCall] = QuickCache(capacity)
+        self._repeated: QuickCache[Any, RepeatedCall] = QuickCache(capacity)
         self._profiles, self._saved, self._tuned_source, self._capacity = profiles, saved, tuned, capacity
         self._device_index, self._shared_bytes, self._accept = device_index, shared_bytes, accept
         self._lock = Lock()
@@ -126,6 +127,11 @@ class Planner:
     def frequent(self) -> QuickCache[Any, FrequentCall]:
         """Calls that were planned and prepared, by what :mod:`gemmdesc.ops` finds them by; :meth:`reload` forgets."""
         return self._frequent
+
+    @property
+    def repeated(self) -> QuickCache[Any, RepeatedCall]:
+        """Likewise of other functions than ``matmul``, and of products with something after them."""
+        return self._repeated
 
     @property
     def profile(self) -> Profile | Declined:
@@ -300,6 +306,7 @@ class Planner:
         self._measured, self._tuned = self._find(), self._tuned_source(self._runs_on)
         self._plans.clear()
         self._frequent = QuickCache(self._capacity)
+        self._repeated = QuickCache(self._capacity)
 
     def close(self) -> None:
         """Close the libraries that are not in use, and save answers; the planner opens new ones if it is used again."""

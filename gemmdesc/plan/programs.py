@@ -9,25 +9,43 @@ if TYPE_CHECKING:
     import torch
 
     from gemmdesc.kernels.prepared import PreparedProgram
-    from gemmdesc.kernels.preparing import Unprepared
+    from gemmdesc.kernels.preparing import NamedMetas, Unprepared
+
+#: Ways in which the operands of what follows a product lie, of each plan.
+_MOST_KEPT = 64
 
 
 class Programs:
     """By torch's index of the device, -1 for the host: a program that is ready there, or why there is none.
 
-    ``runs``: runs that were made, by planner, device, and whether the result was new: how the tensors are stored, and
-    what to do.  All of it belongs to this process: a copy made by pickling is empty.
+    ``by_operands``: the same of a plan whose kernels take operands by name, by device and how those lie.  ``runs``:
+    runs that were made, by planner, device, and whether the result was new: how the tensors are stored, and what to do.
+    All of it belongs to this process: a copy made by pickling is empty.
     """
 
-    __slots__ = ("by_device", "runs")
+    __slots__ = ("by_device", "by_operands", "runs")
 
     def __init__(self) -> None:
         self.by_device: dict[int, PreparedProgram | Unprepared] = {}
+        self.by_operands: dict[tuple[int, NamedMetas], PreparedProgram | Unprepared] = {}
         self.runs: dict[tuple[Any, int, bool], tuple[tuple[Any, ...], FrequentCall]] = {}
 
     def adopt(self, other: Programs) -> None:
         """Share the programs of a plan that launches the very same."""
-        self.by_device = other.by_device
+        self.by_device, self.by_operands = other.by_device, other.by_operands
+
+    def find(self, device_index: int, named: NamedMetas) -> PreparedProgram | Unprepared | None:
+        """The program on a device for operands that lie so, or why there is none; None where none was made."""
+        return self.by_operands.get((device_index, named)) if named else self.by_device.get(device_index)
+
+    def keep(self, device_index: int, named: NamedMetas, found: PreparedProgram | Unprepared) -> None:
+        """Hold what :meth:`find` gives from now on; of operands that lie in many ways the first ones are forgotten."""
+        if not named:
+            self.by_device[device_index] = found
+            return
+        self.by_operands[device_index, named] = found
+        while len(self.by_operands) > _MOST_KEPT:
+            self.by_operands.pop(next(iter(self.by_operands)), None)
 
     def __reduce__(self) -> tuple[type[Programs], tuple[()]]:
         return Programs, ()
@@ -51,3 +69,23 @@ class FrequentCall:
     b_bytes: int
     out_bytes: int
     beside: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RepeatedCall:
+    """One product that a function of several tensors comes down to, with what follows it, planned and prepared.
+
+    ``operator``: torch's, for the ledger.  ``shape``, ``strides``, ``dtype``, ``device``: the result's, which is new.
+    ``inputs``: what the program is given; ``places``: which of them are addresses of the call's tensors, each with the
+    tensor's place in the call.
+    """
+
+    program: PreparedProgram
+    operator: str
+    scratch_bytes: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    inputs: tuple[int, ...]
+    places: tuple[tuple[int, int], ...]

@@ -28,6 +28,7 @@ from gemmdesc.descriptor import (
     Scale,
     ScaleOutput,
     Short,
+    Sigmoid,
     Silu,
     Start,
     Strided,
@@ -170,5 +171,7 @@ def _pointwise(step: PointwiseStep) -> str:
             return f"gelu (approximate={approximate.value}) as eager torch computes it in float32"
         case Silu():
             return "silu as eager torch computes it in float32"
+        case Sigmoid():
+            return "sigmoid as eager torch computes it in float32"
         case Tanh():
             return "tanh as eager torch computes it in float32"

@@ -86,7 +86,7 @@ def epilogue_of(following: str) -> Epilogue | Declined:
     e = Epilogue()
     found = {
         "silu": e.silu(), "gelu_bias": e.gelu(), "residual": e.add("residual"), "weighted": e.multiply("weight"),
-        "lora_add": e.add("base"),
+        "lora_add": e.add("base"), "sigmoid_gate": e.sigmoid().multiply("gate"),
     }  # fmt: skip
     absent = Declined(code="out_of_scope", reason=f"no epilogue for {following}: it has no such function")
     return found.get(following, absent)
