@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from gemmdesc.arithmetic.pointwise import TanhApprox
 from gemmdesc.bits import Bits
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.operands import Operand
@@ -114,6 +115,15 @@ class Library(Protocol):
         *,
         inputs: Inputs = NO_INPUTS,
     ) -> Bits | Failed: ...
+
+
+def tanh_approx_of(library: Library) -> TanhApprox | None:
+    """``tanh.approx.f32`` of the library's card; None where there is no card to ask.
+
+    A library that has one, or stands in for one, hands it out as its ``tanh_approx``.
+    """
+    found: TanhApprox | None = getattr(library, "tanh_approx", None)
+    return found
 
 
 @runtime_checkable

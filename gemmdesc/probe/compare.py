@@ -13,7 +13,7 @@ from gemmdesc.bits import bitwise_equal, from_float32, to_float32
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
-from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Replaying, Window
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Replaying, Window, tanh_approx_of
 from gemmdesc.mutants import mutants
 from gemmdesc.normal_form import normal_form
 from gemmdesc.operands import ConstantOperand, Family, HashOperand, MaskedOperand, Operand, RetypedOperand
@@ -131,7 +131,8 @@ def compare_rules(
             made, window = following[:2], following[2]
             inputs = draw_inputs(problem, draws[place])
             alive = [i for i, v in enumerate(verdicts) if v is Verdict.EQUAL]
-            asked = Asked(example, made, window, inputs, distinct_orders([descs[i] for i in alive], problem))
+            orders = distinct_orders([descs[i] for i in alive], problem)
+            asked = Asked(example, made, window, inputs, orders, tanh_approx_of(library))
             both = waiting.submit(product_and_replays, library, asked)
             expected = None if isinstance(library, Replaying) else replays(asked)
             following = prepared(draws[place + 1]) if place + 1 < len(draws) else None

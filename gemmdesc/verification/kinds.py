@@ -16,8 +16,8 @@ import numpy as np
 
 from gemmdesc.bits import first_mismatch
 from gemmdesc.errors import CampaignError, Declined, GemmdescError, InvalidInputError
-from gemmdesc.library.interface import Inputs, Library, Window
-from gemmdesc.library.replayed import replay_problem
+from gemmdesc.library.interface import Inputs, Library, Window, tanh_approx_of
+from gemmdesc.library.replayed import replay_decline, replay_problem
 from gemmdesc.operands import Family, HashOperand, MaskedOperand, Operand
 from gemmdesc.plain import to_plain
 from gemmdesc.probe.compare import Draw as Beside
@@ -83,7 +83,10 @@ def verify_kind(library: Library, item: KindItem) -> KindRecord | None:
 
     def compare(problem: GemmProblem, answer: AlgoConfig) -> list[Compared] | Declined:
         known = described(library.library, library.index, problem, answer, library.accept)
-        return known if isinstance(known, Declined) else _compare(library, item, problem, answer, known.regions)
+        if isinstance(known, Declined):
+            return known
+        unfit = replay_decline(known.regions) if tanh_approx_of(library) is None else None
+        return unfit or _compare(library, item, problem, answer, known.regions)
 
     return verify_by(library, item, compare)
 
@@ -116,7 +119,7 @@ def _compare(
     library: Library, item: KindItem, problem: GemmProblem, answer: AlgoConfig, regions: tuple[Region, ...]
 ) -> list[Compared]:
     """All draws: the library's products are waited for by another thread while this one replays them."""
-    seed, compared = operand_seed(item), []
+    seed, compared, tanh = operand_seed(item), [], tanh_approx_of(library)
     with ThreadPoolExecutor(1) as waiting:
         asked = []
         for draw in draws_of(item.draws):
@@ -124,7 +127,9 @@ def _compare(
             asked.append((draw, made, waiting.submit(made.run, library, answer)))
         for draw, made, running in asked:
             try:
-                ours = replay_problem(regions, problem, made.a, made.b, made.window, inputs=made.inputs)
+                ours = replay_problem(
+                    regions, problem, made.a, made.b, made.window, inputs=made.inputs, tanh_approx=tanh
+                )
             except GemmdescError as error:
                 why = f"our side raised {type(error).__name__}: {error}"
                 compared.append(Compared(outcome=Outcome.DIFFERENT, failure=why))
