@@ -193,7 +193,7 @@ class Partition:
             key=key, source=self._draws, numbers=tuple(self._numbers[key]), known=tuple(known),
             hints=self.book.known(key.types), preferred=self.book.pool.expressions(_family(key)),
             witnesses=tuple(self._witnesses.get(key, ())[:_READ_FIRST]), zero_exponent=self.book.zero_exponent(),
-            cuda_cores=self.cuda_cores,
+            cuda_cores=self.cuda_cores, bare=self._prior.bare(key),
         )  # fmt: skip
 
     def _solve_leads(self, nodes: Sequence[Node]) -> list[Solved | None]:

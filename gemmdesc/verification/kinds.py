@@ -21,7 +21,8 @@ from gemmdesc.library.replayed import replay_decline, replay_problem
 from gemmdesc.operands import Family, HashOperand, MaskedOperand, Operand
 from gemmdesc.plain import to_plain
 from gemmdesc.probe.compare import Draw as Beside
-from gemmdesc.probe.compare import choose_window, draw_inputs
+from gemmdesc.probe.compare import choose_window, draw_inputs, moderate_operands
+from gemmdesc.probe.courses import has_gelu
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.sampling import Scope, draw_problem
 from gemmdesc.probe.workers import Workers
@@ -203,7 +204,12 @@ class _Product:
 
 
 def kind_operands(problem: GemmProblem, draw: Draw, seed: int) -> tuple[Operand, Operand]:
-    """op(A) and op(B) of one draw; where they may be rounded to tfloat32, every NORMAL draw is rich in its ties."""
+    """op(A) and op(B) of one draw; where they may be rounded to tfloat32, every NORMAL draw is rich in its ties.
+
+    Where gelu follows, sums of such draws are about one.
+    """
+    if has_gelu(problem) and draw.family is Family.NORMAL:
+        return moderate_operands(problem, seed, draw.number)
     a: Operand = HashOperand(dtype=problem.a_dtype, family=draw.family, seed=seed, draw=draw.number, role="a")
     b: Operand = HashOperand(dtype=problem.b_dtype, family=draw.family, seed=seed, draw=draw.number, role="b")
     if problem.compute_type is ComputeType.COMPUTE_32F_FAST_TF32 and draw.family is Family.NORMAL:
