@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from gemmdesc.arithmetic.pointwise import TanhApprox
 from gemmdesc.bits import Bits
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.operands import Operand
@@ -27,6 +26,9 @@ from gemmdesc.problem import (
     is_float8,
 )
 from gemmdesc.regions import Region
+
+if TYPE_CHECKING:
+    from gemmdesc.arithmetic.pointwise import TanhApprox
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gemmdesc.arithmetic.pointwise import TanhApprox
 from gemmdesc.bits import Bits
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import Declined
@@ -17,6 +16,9 @@ from gemmdesc.regions import Region
 from gemmdesc.verification.cases import Case
 from gemmdesc.verification.draws import Draw
 from gemmdesc.verification.records import Located, Outcome
+
+if TYPE_CHECKING:
+    from gemmdesc.arithmetic.pointwise import TanhApprox
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
