@@ -20,6 +20,9 @@ from gemmdesc.pointwise import AtLeast as AtLeast
 from gemmdesc.pointwise import AtMost as AtMost
 from gemmdesc.pointwise import Divide as Divide
 from gemmdesc.pointwise import Gelu as Gelu
+from gemmdesc.pointwise import GeluArgument as GeluArgument
+from gemmdesc.pointwise import GeluResult as GeluResult
+from gemmdesc.pointwise import GeluTanhApprox as GeluTanhApprox
 from gemmdesc.pointwise import Multiply as Multiply
 from gemmdesc.pointwise import PointwiseStep
 from gemmdesc.pointwise import Sigmoid as Sigmoid
@@ -296,7 +299,7 @@ class ScaleOutput:
     """Multiply by the scale of an 8-bit output, one float32 rounding."""
 
 
-EpilogueStep = Scale | AddC | AddBias | Relu | CastTo | ScaleOutput | PointwiseStep
+EpilogueStep = Scale | AddC | AddBias | Relu | CastTo | ScaleOutput | GeluTanhApprox | PointwiseStep
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,10 @@ class Golden:
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """``declined``: no rule for the record.  ``mismatch``: None where the bytes are equal, or there was no rule."""
+    """``declined``: no rule for the record, or none that a CPU replays.
+
+    ``mismatch``: None where the bytes are equal, or there was no rule.
+    """
 
     declined: Declined | None
     mismatch: Mismatch | None
@@ -115,8 +118,11 @@ def replay_record(record: GoldenRecord, index: ProfileIndex, accept: Level = Lev
     found = describe_record(record, index, accept)
     if isinstance(found, Declined):
         return Replayed(declined=found, mismatch=None)
-    from gemmdesc.library.replayed import replay_problem
+    from gemmdesc.library.replayed import replay_decline, replay_problem
 
+    declined = replay_decline(found.regions)
+    if declined is not None:
+        return Replayed(declined=declined, mismatch=None)
     got = replay_problem(found.regions, record.problem, *record.operands, record.window)
     return Replayed(declined=None, mismatch=first_mismatch(record.output, got))
 

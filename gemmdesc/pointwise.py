@@ -1,4 +1,6 @@
-"""Epilogue steps that are one pointwise operator of eager PyTorch each; ``docs/descriptor.md`` specifies them.
+"""Epilogue steps that are one pointwise operator of eager PyTorch each, or a library's gelu.
+
+``docs/descriptor.md`` specifies them.
 
 They compute in float32 on the running value, as eager's CUDA kernels do.  Where eager then rounds to a narrower type, a
 ``cast_to`` follows.
@@ -18,6 +20,39 @@ class Approximate(Enum):
 
     NONE = "none"
     TANH = "tanh"
+
+
+class GeluArgument(Enum):
+    """How the tangent's argument is summed: (k0 z) (1 + k1 z^2), or z (k0 + k01 z^2), and what is squared first.
+
+    FACTORED: (k0 z) fma(k1 z, z, 1).  FACTORED_SQUARE: (k0 z) fma(k1, z z, 1).  EXPANDED: z fma(k01 z, z, k0).
+    EXPANDED_SQUARE: z fma(k01, z z, k0).
+    """
+
+    FACTORED = "factored"
+    EXPANDED = "expanded"
+    FACTORED_SQUARE = "factored_square"
+    EXPANDED_SQUARE = "expanded_square"
+
+    @property
+    def factored(self) -> bool:
+        return self in (GeluArgument.FACTORED, GeluArgument.FACTORED_SQUARE)
+
+    @property
+    def squares(self) -> bool:
+        """Whether z z is formed first, not the constant times z."""
+        return self in (GeluArgument.FACTORED_SQUARE, GeluArgument.EXPANDED_SQUARE)
+
+
+class GeluResult(Enum):
+    """What follows the tangent t: (0.5 z) (1 + t), or fma(0.5 z, t, 0.5 z), whose zero is positive where t is -1."""
+
+    PRODUCT = "product"
+    FUSED = "fused"
+
+
+#: sqrt(2 / pi), the cubic's factor 0.044715, and what stands for their product, as bits of float32.
+GELU_K0, GELU_K1, GELU_K01 = 0x3F4C422A, 0x3D372713, 0x3D12227E
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +114,26 @@ class Tanh:
     """CUDA's ``tanhf``."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class GeluTanhApprox:
+    """gelu by PTX's ``tanh.approx.f32``, as cuBLASLt's epilogues compute it; every operation rounds to float32 once."""
+
+    argument: GeluArgument
+    result: GeluResult
+
+    def __post_init__(self) -> None:
+        for name, kind in (("argument", GeluArgument), ("result", GeluResult)):
+            if not isinstance(getattr(self, name), kind):
+                got = getattr(self, name)
+                raise DescriptorError(f"gelu_tanh_approx.{name} must be a {kind.__name__} (got {got!r})")
+
+
 BinaryStep = Add | Multiply | Divide | AtLeast | AtMost
 #: Steps that use the approximations of a GPU's special function unit.
 FunctionStep = Gelu | Silu | Sigmoid | Tanh
 PointwiseStep = BinaryStep | FunctionStep
+#: Steps that no CPU does without a card to ask.
+CardStep = FunctionStep | GeluTanhApprox
 
 
 def require_name(name: str, value: object) -> None:

@@ -43,12 +43,13 @@ _TAGS: dict[str, type] = {
     "at_least": d.AtLeast,
     "at_most": d.AtMost,
     "gelu": d.Gelu,
+    "gelu_tanh_approx": d.GeluTanhApprox,
     "silu": d.Silu,
     "sigmoid": d.Sigmoid,
     "tanh": d.Tanh,
 }
 _NAMES = {cls: tag for tag, cls in _TAGS.items()}
-_ENUMS: tuple[type[Enum], ...] = (DType, d.Short, d.Start, d.Rounding, d.Approximate)
+_ENUMS: tuple[type[Enum], ...] = (DType, d.Short, d.Start, d.Rounding, d.Approximate, d.GeluArgument, d.GeluResult)
 #: Field name -> its enumeration, for reading bare words back.
 _WORDS: dict[str, type[Enum]] = {
     "a_dtype": DType,
@@ -62,6 +63,8 @@ _WORDS: dict[str, type[Enum]] = {
     "start": d.Start,
     "rounding": d.Rounding,
     "approximate": d.Approximate,
+    "argument": d.GeluArgument,
+    "result": d.GeluResult,
 }
 #: Fields whose bare words are names that a caller chose.
 _FREE = ("operand",)

@@ -33,7 +33,7 @@ from gemmdesc.probe.campaign import Campaign, Findings, Options, quick
 from gemmdesc.probe.offline import campaign_folders, kind_folder, recorded_findings
 from gemmdesc.probe.partition import Report
 from gemmdesc.probe.publish import make_profile, prior_of
-from gemmdesc.probe.sampling import EXPLAINED_KINDS, Regime, chosen_kinds, scope_named
+from gemmdesc.probe.sampling import KIND_NAMES, Regime, chosen_kinds, scope_named
 from gemmdesc.probe.several import run_several
 from gemmdesc.probe.workers import InProcess, ProcessPool, Workers
 from gemmdesc.profiles import Profile, merge_profiles, profile_digest, publish, read_profile
@@ -166,7 +166,7 @@ def verify(plan: Plan, profile: Profile, folder: Path, options: KindOptions) -> 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--kinds", default=",".join(n for n in EXPLAINED_KINDS if n != "plain"))
+    parser.add_argument("--kinds", default=",".join(n for n in KIND_NAMES if n != "plain"))
     parser.add_argument("--seconds", type=float, default=560.0)
     parser.add_argument("--share", type=float, default=0.7, help="of the time, for probing")
     parser.add_argument("--workers", type=int, default=14, help="0: in this process")

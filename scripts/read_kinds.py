@@ -33,7 +33,7 @@ from gemmdesc.library.interface import Library
 from gemmdesc.mutants import mutants
 from gemmdesc.probe.epilogues import plan_beside
 from gemmdesc.probe.kinds import ReadItem, ScanItem, Scanned, equal_verdicts, in_turn, merged, read_kind, scan_kind
-from gemmdesc.probe.sampling import EXPLAINED_KINDS, KIND_NAMES, Regime, Scope, scope_named
+from gemmdesc.probe.sampling import KIND_NAMES, WALKED_KINDS, Regime, Scope, scope_named
 from gemmdesc.probe.workers import InProcess, ProcessPool, Workers
 from gemmdesc.problem import dense_problem
 from gemmdesc.rivals import rival_set_operands
@@ -177,7 +177,7 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=140.0)
     parser.add_argument("--workers", type=int, default=14, help="0: in this process")
-    parser.add_argument("--kinds", default=",".join(n for n in EXPLAINED_KINDS if n != "plain"))
+    parser.add_argument("--kinds", default=",".join(n for n in WALKED_KINDS if n != "plain"))
     parser.add_argument("--problems", type=int, default=6000, help="scanned of each kind")
     parser.add_argument("--again", type=Path, help="readings of an earlier session on the same library")
     parser.add_argument("--library", help="default: torch's own")

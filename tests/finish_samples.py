@@ -24,6 +24,7 @@ from gemmdesc.descriptor import (
     Start,
 )
 from gemmdesc.dtypes import DType
+from tests.gelu_samples import FORMS
 from tests.nest_samples import draw_nest
 
 
@@ -31,7 +32,7 @@ def draw_steps(rng: np.random.Generator, output: DType, most: int = 5) -> tuple[
     """Up to ``most`` steps in any order."""
     choices: list[EpilogueStep] = [
         Scale(), AddC(fused=False), AddC(fused=True), AddBias(), Relu(), Relu(keeps_nan=False), CastTo(dtype=output),
-        CastTo(dtype=DType.BFLOAT16), CastTo(dtype=DType.FLOAT16),
+        CastTo(dtype=DType.BFLOAT16), CastTo(dtype=DType.FLOAT16), FORMS[int(rng.integers(len(FORMS)))],
     ]  # fmt: skip
     return tuple(choices[int(i)] for i in rng.integers(0, len(choices), int(rng.integers(most + 1))))
 

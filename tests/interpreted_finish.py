@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from triton.runtime import interpreter
 
+from gemmdesc.arithmetic.device_functions import card_tanh_approx
 from gemmdesc.arithmetic.epilogue import EpilogueInputs
 from gemmdesc.arithmetic.kernels import fma_float32
 from gemmdesc.arithmetic.replay import replay
@@ -28,6 +30,7 @@ from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.tiled import choose_tiled
 from gemmdesc.regions import Region, whole
 from tests.finish_samples import draw_finished
+from tests.gelu_samples import stand_in_tanh
 from tests.interpreted_kernels import CARD, STEP, TORCH, draw, patch_interpreter, place
 
 #: Scalars that a caller may bring; most are ordinary ones.
@@ -46,6 +49,13 @@ def exact_fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
     total = fma_float32(*(np.broadcast_to(v, flat[2].shape).ravel() for v in flat)).reshape(flat[2].shape)
     nan = np.uint32(0x7FFFFFFF).view(np.float32)
     return interpreter.TensorHandle(np.where(np.isnan(total), nan, total), x.dtype.scalar)
+
+
+def tangent(builder: Any, text: str, constraints: str, values: Any, types: Any, *rest: Any) -> Any:
+    """The one instruction that the finishing kernel spells in PTX."""
+    assert text.split()[0] == "tanh.approx.f32"
+    found = interpreter.TensorHandle(stand_in_tanh(values[0].data), interpreter.tl.float32)
+    return SimpleNamespace(get_result=lambda i: (found,)[i])
 
 
 def drawn(rng: np.random.Generator, dtype: DType, rows: int, columns: int) -> Any:
@@ -74,7 +84,10 @@ def check(
     by_row = bool(rng.integers(2))
     bias_bits = drawn(rng, output, *((m, 1) if by_row else (1, n)))
     alpha, beta = scalar(rng), scalar(rng)
-    inputs = EpilogueInputs(alpha=alpha, beta=beta, c=c_bits, c_dtype=output, bias=bias_bits, bias_dtype=output)
+    inputs = EpilogueInputs(
+        alpha=alpha, beta=beta, c=c_bits, c_dtype=output, bias=bias_bits, bias_dtype=output,
+        tanh_approx=stand_in_tanh if device == "cpu" else card_tanh_approx(0),
+    )  # fmt: skip
     expected = replay(desc, a_bits, b_bits, epilogue=inputs)
     layouts = rng.choice(["r", "c"], 3)
     a, b = (place(x, desc.a_dtype, by).to(device) for x, by in zip((a_bits, b_bits), layouts[:2], strict=True))
@@ -109,6 +122,7 @@ def check(
 def main() -> None:
     patch_interpreter()
     interpreter.InterpreterBuilder.create_fma = exact_fma
+    interpreter.InterpreterBuilder.create_inline_asm = tangent
     assert set(TORCH) == set(SPECIALS)
     rng = np.random.default_rng(int(sys.argv[1]))
     told: dict[str, Any] = {"counts": {}, "bad": [], "declined": {}}

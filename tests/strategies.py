@@ -12,6 +12,9 @@ from gemmdesc.descriptor import (
     Contiguous,
     Cut,
     FusedDot,
+    GeluArgument,
+    GeluResult,
+    GeluTanhApprox,
     GEMMDesc,
     OperandCast,
     Relu,
@@ -67,6 +70,7 @@ epilogue_steps = st.one_of(
     st.builds(AddBias),
     st.builds(Relu),
     st.builds(CastTo, dtype=dtypes),
+    st.builds(GeluTanhApprox, argument=st.sampled_from(GeluArgument), result=st.sampled_from(GeluResult)),
 )
 operand_casts = st.one_of(
     st.none(), st.builds(OperandCast, dtype=st.just(DType.TFLOAT32), rounding=st.sampled_from(Rounding))

@@ -42,7 +42,7 @@ def small(name: str) -> Scope:
     return replace(scope_named(name), regimes=(Regime.SMALL, Regime.UNROUNDED, Regime.ALIGNED))
 
 
-@pytest.mark.parametrize("name", [*KERNEL_KINDS, *KMAJOR_KINDS])
+@pytest.mark.parametrize("name", [*KERNEL_KINDS, "gelu", "gelu_bias", *KMAJOR_KINDS])
 def test_kinds_equal_cublaslt_where_the_profile_has_rows(name: str) -> None:
     from gemmdesc.verification.gpu import GpuBenchFactory
     from gemmdesc.verification.kind_kernels import verify_kernels

@@ -19,7 +19,6 @@ from gemmdesc.probe import scan, verification, workers
 from gemmdesc.probe.campaign import Options
 from gemmdesc.probe.facets import Kind
 from gemmdesc.probe.sampling import (
-    EXPLAINED_KINDS,
     KIND_NAMES,
     Scope,
     chosen_kinds,
@@ -147,8 +146,8 @@ def test_a_session_ends_when_its_time_is_over_and_keeps_what_it_learned(tmp_path
 
 def test_names_of_kinds() -> None:
     assert chosen_kinds(["relu", "plain", "relu"]) == ("plain", "relu")
-    assert chosen_kinds(["all"]) == EXPLAINED_KINDS
-    assert chosen_kinds(["gelu", "all"]) == tuple(n for n in KIND_NAMES if n != "gelu_bias")
+    assert chosen_kinds(["all"]) == KIND_NAMES
+    assert chosen_kinds(["gelu_bias", "plain", "gelu"]) == ("plain", "gelu", "gelu_bias")
     for name in KIND_NAMES:
         assert name_of(scope_named(name)) == name
     assert {scope_named(n).kind for n in KIND_NAMES} == set(Kind)

@@ -16,7 +16,7 @@ from gemmdesc.errors import CampaignError, InvalidInputError
 from gemmdesc.library.interface import Library
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.operands import Family, MaskedOperand
-from gemmdesc.probe.sampling import EXPLAINED_KINDS
+from gemmdesc.probe.sampling import WALKED_KINDS
 from gemmdesc.probe.workers import InProcess
 from gemmdesc.problem import ComputeType, dense_problem
 from gemmdesc.rule import Rule
@@ -46,9 +46,9 @@ def run(
 
 
 def test_every_kind_is_equal_where_the_profile_is_right_and_a_session_resumes(tmp_path: Path) -> None:
-    bench = bench_of(profile_of(small_scopes(EXPLAINED_KINDS)))
-    found, steps = run(bench, EXPLAINED_KINDS, tmp_path)
-    assert steps == 6 * len(EXPLAINED_KINDS)
+    bench = bench_of(profile_of(small_scopes(WALKED_KINDS)))
+    found, steps = run(bench, WALKED_KINDS, tmp_path)
+    assert steps == 6 * len(WALKED_KINDS)
     refused: Counter[str] = Counter()
     for name, records in found.items():
         counts = kind_counts(records)
@@ -56,8 +56,8 @@ def test_every_kind_is_equal_where_the_profile_is_right_and_a_session_resumes(tm
         assert counts["draws"] == 10 * counts["equal"]
         refused[name] += counts["refused"]
     # The library of these tests refuses e5m2 with itself, and nothing else.
-    assert set(+refused) <= {"float8", "float8_fast", "float8_bias", "float8_fast_bias"}
-    again, steps = run(bench, EXPLAINED_KINDS, tmp_path)
+    assert all(name.startswith("float8") for name in +refused)
+    again, steps = run(bench, WALKED_KINDS, tmp_path)
     assert steps == 0
     assert again == {n: tuple(replace(r, seconds=round(r.seconds, 4)) for r in x) for n, x in found.items()}
     more, steps = run(bench, ["tf32"], tmp_path, replace(OPTIONS, shapes=8))

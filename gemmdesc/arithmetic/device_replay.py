@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from gemmdesc.arithmetic.device_functions import card_tanh_approx
 from gemmdesc.arithmetic.device_leaves import DeviceSide, leaf_sums
 from gemmdesc.arithmetic.epilogue import EpilogueInputs
 from gemmdesc.arithmetic.replay import replay_leaves
 from gemmdesc.bits import Bits
-from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.descriptor import GeluTanhApprox, GEMMDesc
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.schedule import make_schedule
@@ -35,7 +37,8 @@ def replay_on_device(
 
     ``a``: (m, k) patterns of ``desc.a_dtype``, ``b``: (n, k) of ``desc.b_dtype``, k contiguous, in torch's integer type
     of the format's size, on one CUDA device.  ``epilogue``: C and bias of the chosen rows and columns alone.  Returns
-    (len(rows), len(cols)) patterns of ``desc.output_dtype`` in host memory; it waits for the device.
+    (len(rows), len(cols)) patterns of ``desc.output_dtype`` in host memory; it waits for the device, which also gives
+    the ``tanh.approx.f32`` of a library's gelu unless ``epilogue`` has one.
 
     Raises:
         InvalidInputError: shapes, strides, devices or indices do not fit; else as the replay.
@@ -60,4 +63,6 @@ def replay_on_device(
     left = DeviceSide(bits=a, dtype=desc.a_dtype, cast=desc.a_cast, chosen=np.asarray(rows, np.int64))
     right = DeviceSide(bits=b, dtype=desc.b_dtype, cast=desc.b_cast, chosen=np.asarray(cols, np.int64))
     sums = leaf_sums(desc.accumulator.step, make_schedule(desc, k), left, right)
+    if epilogue.tanh_approx is None and any(isinstance(step, GeluTanhApprox) for step in desc.epilogue):
+        epilogue = replace(epilogue, tanh_approx=card_tanh_approx(a.device.index))
     return replay_leaves(desc, k, sums, epilogue=epilogue)

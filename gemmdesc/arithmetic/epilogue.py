@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmdesc.arithmetic.kernels import fma_float32
-from gemmdesc.arithmetic.pointwise import apply_binary, refuse_function
+from gemmdesc.arithmetic.pointwise import TanhApprox, apply_binary, gelu_tanh_approx, refuse_function
 from gemmdesc.bits import Bits, from_float32, to_float32
 from gemmdesc.descriptor import (
     AddBias,
@@ -17,6 +17,7 @@ from gemmdesc.descriptor import (
     CastTo,
     EpilogueStep,
     Gelu,
+    GeluTanhApprox,
     GEMMDesc,
     Relu,
     Scale,
@@ -46,6 +47,7 @@ class EpilogueInputs:
     ``alpha``, ``beta``, ``output_scale``: float32 values.  ``c``: bit patterns of ``c_dtype``, shape (m, n).  ``bias``:
     bit patterns of ``bias_dtype`` that broadcast to (m, n), so (n,) for one value per column and (m, 1) for one per
     row.  The types are float16, bfloat16 or float32.  ``named``: the operands of pointwise steps by name.
+    ``tanh_approx``: the card's, which a library's gelu takes; None where there is no card to ask.
 
     Raises:
         InvalidInputError: ``alpha``, ``beta`` or ``output_scale`` is no float32 value.
@@ -59,6 +61,7 @@ class EpilogueInputs:
     bias: Bits | None = None
     bias_dtype: DType = DType.FLOAT32
     named: Mapping[str, NamedOperand] = field(default_factory=dict)
+    tanh_approx: TanhApprox | None = None
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "output_scale"):
@@ -82,7 +85,8 @@ def apply_epilogue(
 
     Raises:
         InvalidInputError: a step needs ``c``, ``bias`` or a named operand, and it is missing or of another shape.
-        DeclinedError: a step is a function of a GPU's (gelu, silu, sigmoid, tanh).
+        DeclinedError: a step is a function of a GPU (gelu, silu, sigmoid, tanh; ``gelu_tanh_approx`` where ``inputs`` have no
+            ``tanh_approx``).
     """
     at = np.ix_(rows, cols)
     with np.errstate(all="ignore"):
@@ -105,7 +109,9 @@ def apply_epilogue(
                     pass
                 case CastTo(dtype=dtype):
                     values = to_float32(from_float32(values, dtype), dtype)
-                case Gelu() | Silu() | Sigmoid() | Tanh():
+                case GeluTanhApprox() if inputs.tanh_approx is not None:
+                    values = gelu_tanh_approx(values, step, inputs.tanh_approx)
+                case Gelu() | Silu() | Sigmoid() | Tanh() | GeluTanhApprox():
                     values = refuse_function(step)
                 case _:
                     values = apply_binary(values, step, _named(step.operand, inputs, shape)[at])

@@ -10,7 +10,7 @@ from gemmdesc.books.schema import Book, Entry, problem_text
 from gemmdesc.books.store import require_book
 from gemmdesc.errors import Declined
 from gemmdesc.library.interface import NO_INPUTS, Inputs, Window
-from gemmdesc.library.replayed import replay_problem
+from gemmdesc.library.replayed import replay_decline, replay_problem
 from gemmdesc.operands import Operand
 from gemmdesc.plain import to_plain
 from gemmdesc.plan.decide import describe
@@ -144,7 +144,10 @@ class BookLibrary:
 
 @dataclass(frozen=True, kw_only=True)
 class EntryReplay:
-    """``declined``: no descriptor.  ``compared``: elements whose bytes were compared; ``mismatch``: among them."""
+    """``declined``: no descriptor, or none that a CPU replays.
+
+    ``compared``: elements whose bytes were compared; ``mismatch``: among them.
+    """
 
     declined: Declined | None = None
     compared: int = 0
@@ -163,5 +166,8 @@ def replay_entry(entry: Entry, reader: BookReader) -> EntryReplay:
     check = entry.check
     if check is None:
         return EntryReplay()
+    declined = replay_decline(described.regions)
+    if declined is not None:
+        return EntryReplay(declined=declined)
     got = replay_problem(described.regions, entry.problem, *check.operands(entry.problem), check.window)
     return EntryReplay(compared=check.output.size, mismatch=first_mismatch(check.output, got))

@@ -19,7 +19,7 @@ from gemmdesc.dropin.sources import Source
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.library.interface import Inputs
-from gemmdesc.library.replayed import replay_problem
+from gemmdesc.library.replayed import replay_decline, replay_problem
 from gemmdesc.library.torch_settings import TorchSettings
 from gemmdesc.operands import DenseOperand
 from gemmdesc.plan import Description, pinned
@@ -85,6 +85,9 @@ class ReplayExecutor:
         order = found.description if self.pin is None else pinned(found.description, asked, route.problem)
         if isinstance(order, Declined):
             return order
+        unfit = replay_decline(order.regions)
+        if unfit is not None:
+            return unfit
         a, b, inputs = _replayed_operands(product, route)
         if product.fused is not None:
             return _replayed_fused(product, product.fused, route, order.regions, (a, b, inputs))

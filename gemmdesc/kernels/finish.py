@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from gemmdesc.kernels.functions import gelu_tanh_approx
 from gemmdesc.kernels.merge import round_to
 from gemmdesc.kernels.tile import RUN_TIME
 
@@ -22,6 +23,10 @@ RELU = tl.constexpr(5)
 RELU_WITHOUT_NAN = tl.constexpr(6)
 ROUND_FLOAT16 = tl.constexpr(7)
 ROUND_BFLOAT16 = tl.constexpr(8)
+GELU = tl.constexpr(16)
+GELU_EXPANDED = tl.constexpr(1)
+GELU_SQUARE = tl.constexpr(2)
+GELU_FUSED = tl.constexpr(4)
 
 _RUN_TIME = (
     *RUN_TIME, "c_ptr", "bias_ptr", "parts", "partial_code", "merge_code", "open_end", "opening", "opening_steps",
@@ -51,9 +56,9 @@ def relu(value):
 
 @triton.jit
 def apply_steps(value, program, count, alpha, beta, c, bias):
-    """``value`` after ``count`` steps, whose codes are the lowest bits of ``program``, four each."""
+    """``value`` after ``count`` steps, whose codes are the lowest bits of ``program``, five each."""
     for place in range(count):
-        code = ((program >> (4 * place)) & 15).to(tl.int32)
+        code = ((program >> (5 * place)) & 31).to(tl.int32)
         if code == SCALE:
             value = value * alpha
         elif code == ADD_C:
@@ -66,6 +71,10 @@ def apply_steps(value, program, count, alpha, beta, c, bias):
             value = relu(value)
         elif code == RELU_WITHOUT_NAN:
             value = tl.where(value > 0.0, value, 0.0)
+        elif code >= GELU:
+            value = gelu_tanh_approx(
+                value, (code & GELU_EXPANDED) != 0, (code & GELU_SQUARE) != 0, (code & GELU_FUSED) != 0
+            )
         else:
             value = round_by(value, code)
     return value

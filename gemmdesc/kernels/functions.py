@@ -1,7 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 """gelu, silu and tanh in float32, operation by operation as eager PyTorch's CUDA kernels compute them.
 
-Read from the machine code of torch 2.11, 2.12 and 2.13 for CUDA 13.0; ``docs/descriptor.md`` says what was found.
+Read from the machine code of torch 2.11, 2.12 and 2.13 for CUDA 13.0; ``docs/descriptor.md`` says what was found. The
+last one is the gelu of a library's epilogues.
 libdevice is not called: its ``erf`` has other coefficients in some copies that Triton brings along, and Triton has it
 flush subnormals.
 Contraction must be off; every fused operation says so itself.
@@ -11,6 +12,11 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+# Float32 values by their bits in gemmdesc.pointwise, which a test compares.
+K0 = tl.constexpr(0.7978845834732056)
+K1 = tl.constexpr(0.044714998453855515)
+K01 = tl.constexpr(0.03567742556333542)
 
 
 @triton.jit
@@ -122,3 +128,26 @@ def silu(x):
 def sigmoid(x):
     """torch's sigmoid, 1 / (1 + exp(-x)), the quotient rounded to nearest."""
     return tl.div_rn(filled(x, 1.0), one_and_power(x))
+
+
+@triton.jit
+def tanh_approx(x):
+    """PTX's ``tanh.approx.f32``, whose bits only the card knows."""
+    return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def gelu_tanh_approx(z, expanded, square, fused):
+    """A library's gelu; run-time flags say how the tangent's argument and the result are formed."""
+    cubic, constant = tl.where(expanded, K01, K1), tl.where(expanded, K0, 1.0)
+    if square:
+        inner = tl.fma(filled(z, 1.0) * cubic, z * z, filled(z, 1.0) * constant)
+    else:
+        inner = tl.fma(z * cubic, z, filled(z, 1.0) * constant)
+    t = tanh_approx(tl.where(expanded, z, z * K0) * inner)
+    half = z * 0.5
+    if fused:
+        found = tl.fma(half, t, half)
+    else:
+        found = half * (t + 1.0)
+    return found

@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gemmdesc.descriptor import AddBias, AddC, CastTo, EpilogueStep, Relu, Scale, ScaleOutput
+from gemmdesc.descriptor import (
+    AddBias,
+    AddC,
+    CastTo,
+    EpilogueStep,
+    GeluResult,
+    GeluTanhApprox,
+    Relu,
+    Scale,
+    ScaleOutput,
+)
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.slices import declined
 
 #: Codes of the steps; the kernels' constants have the same values.
 SCALE, ADD_C, ADD_C_FUSED, ADD_BIAS, RELU, RELU_WITHOUT_NAN, ROUND_FLOAT16, ROUND_BFLOAT16 = range(1, 9)
+#: That of the first form of gelu by tanh.approx; the others follow: flags of how the argument is formed, and of how the
+#: result is.
+GELU, GELU_EXPANDED, GELU_SQUARE, GELU_FUSED = 16, 1, 2, 4
 #: Bits of one code, and codes in one program, a positive 64-bit integer.
-CODE_BITS = 4
-MOST_STEPS = 15
+CODE_BITS = 5
+MOST_STEPS = 12
 _ROUNDINGS = {DType.FLOAT32: 0, DType.FLOAT16: ROUND_FLOAT16, DType.BFLOAT16: ROUND_BFLOAT16}
 
 
@@ -48,7 +61,7 @@ def step_program(steps: Sequence[EpilogueStep]) -> StepProgram | Declined:
     """``steps`` as a program; a rounding to float32 is left out.
 
     Declines steps that no kernel does (``kernel``): the scale of an 8-bit output, roundings to types other than
-    float16, bfloat16 and float32, and more than 15 of them.
+    float16, bfloat16 and float32, pointwise steps of eager PyTorch, and more than 12 of them.
     """
     codes: list[int] = []
     for step in steps:
@@ -65,9 +78,19 @@ def step_program(steps: Sequence[EpilogueStep]) -> StepProgram | Declined:
                 codes.append(_ROUNDINGS[dtype])
             case CastTo(dtype=dtype):
                 return declined(f"cast_to must name float16, bfloat16 or float32 (got {dtype.value})")
+            case GeluTanhApprox():
+                codes.append(gelu_code(step))
             case ScaleOutput():
                 return declined("no kernel scales an 8-bit output (got scale_output)")
+            case _:
+                return declined(f"no finishing kernel does {step}")
     codes = [code for code in codes if code]
     if len(codes) > MOST_STEPS:
         return declined(f"the epilogue must have at most {MOST_STEPS} steps (got {len(codes)})")
     return StepProgram(codes=sum(code << CODE_BITS * i for i, code in enumerate(codes)), count=len(codes))
+
+
+def gelu_code(step: GeluTanhApprox) -> int:
+    """The code of a form of gelu."""
+    expanded, square = not step.argument.factored, step.argument.squares
+    return GELU + GELU_EXPANDED * expanded + GELU_SQUARE * square + GELU_FUSED * (step.result is GeluResult.FUSED)

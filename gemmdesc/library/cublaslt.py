@@ -9,6 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from gemmdesc import nvrtc
+from gemmdesc.arithmetic.device_functions import card_tanh_approx
+from gemmdesc.arithmetic.pointwise import TanhApprox
 from gemmdesc.bits import Bits
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError, LibraryError
@@ -117,6 +120,11 @@ class CublasLt:
     def answers(self, problems: Iterable[GemmProblem]) -> list[AlgoConfig | Refused]:
         """:meth:`answer` of each problem."""
         return [self._questions.first_answer(problem) for problem in problems]
+
+    @property
+    def tanh_approx(self) -> TanhApprox | None:
+        """``tanh.approx.f32`` of the card; None where NVRTC, which compiles what asks for it, cannot be loaded."""
+        return card_tanh_approx(self._device_index) if nvrtc.available() else None
 
     def check(self, problem: GemmProblem, answer: AlgoConfig) -> bool:
         """Whether the library accepts ``answer`` at ``problem`` within its workspace limit (alignments unseen)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,9 @@ from gemmdesc.problem import (
     is_float8,
 )
 from gemmdesc.regions import Region
+
+if TYPE_CHECKING:
+    from gemmdesc.arithmetic.pointwise import TanhApprox
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,6 +117,15 @@ class Library(Protocol):
         *,
         inputs: Inputs = NO_INPUTS,
     ) -> Bits | Failed: ...
+
+
+def tanh_approx_of(library: Library) -> TanhApprox | None:
+    """``tanh.approx.f32`` of the library's card; None where there is no card to ask.
+
+    A library that has one, or stands in for one, hands it out as its ``tanh_approx``.
+    """
+    found: TanhApprox | None = getattr(library, "tanh_approx", None)
+    return found
 
 
 @runtime_checkable

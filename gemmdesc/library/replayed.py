@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,9 +11,11 @@ import numpy.typing as npt
 
 from gemmdesc.arithmetic.device_replay import replay_on_device
 from gemmdesc.arithmetic.epilogue import EpilogueInputs
+from gemmdesc.arithmetic.pointwise import TanhApprox, cpu_decline
 from gemmdesc.arithmetic.replay import replay
 from gemmdesc.bits import Bits, bits_dtype
 from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.errors import Declined
 from gemmdesc.library.interface import NO_INPUTS, Inputs, Window, require_inputs
 from gemmdesc.operands import HashOperand, Operand
 from gemmdesc.problem import GemmProblem
@@ -34,21 +37,30 @@ def replay_problem(
     window: Window | None = None,
     *,
     inputs: Inputs = NO_INPUTS,
+    tanh_approx: TanhApprox | None = None,
 ) -> Bits:
     """D of ``problem`` under ``desc``, as :meth:`gemmdesc.library.interface.Library.run` hands it back.
 
     ``desc``: of all elements, or D's rectangles with theirs, which hold for every matrix of a batch.  Only the rows and
-    columns of ``window`` are made and computed.
+    columns of ``window`` are made and computed.  ``tanh_approx``: the card's, which a library's gelu takes.
 
     Raises:
         InvalidInputError: the inputs are not what the problem takes, or the replay refuses the descriptor.
+        DeclinedError: :func:`replay_decline` declines, and there is no ``tanh_approx``.
     """
     def multiply(one: GEMMDesc, a_rows: Index, b_rows: Index, beside: EpilogueInputs) -> Bits:
         a_bits = a.bits(problem.a_outer, problem.k, a_rows)
         b_bits = b.bits(problem.b_outer, problem.k, b_rows)
-        return replay(one, a_bits, np.ascontiguousarray(b_bits.T), epilogue=beside)
+        epilogue = replace(beside, tanh_approx=tanh_approx)
+        return replay(one, a_bits, np.ascontiguousarray(b_bits.T), epilogue=epilogue)
 
     return _replayed(desc, problem, window, inputs, multiply)
+
+
+def replay_decline(desc: GEMMDesc | Sequence[Region]) -> Declined | None:
+    """Why no CPU replays ``desc``, which takes a function that only a card has; None where it does."""
+    descs = [desc] if isinstance(desc, GEMMDesc) else [r.descriptor for r in desc]
+    return cpu_decline(step for d in descs for step in d.epilogue)
 
 
 def replay_problem_on_device(

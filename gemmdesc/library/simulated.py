@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from gemmdesc.arithmetic.pointwise import TanhApprox
 from gemmdesc.bits import Bits, bits_dtype
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import Declined, InvalidInputError
-from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window
-from gemmdesc.library.replayed import replay_problem
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window, tanh_approx_of
+from gemmdesc.library.replayed import replay_decline, replay_problem
 from gemmdesc.operands import Operand
 from gemmdesc.problem import (
     AlgoConfig,
@@ -40,7 +41,8 @@ class SimulatedLibrary:
     ``heuristic``: the answer to a problem.  ``rules``: the rule that an answer follows at a problem, as a function or
     by answer.  ``launches``: what an answer would enqueue (None: unknown everywhere).  ``failures``: the status name
     with which an answer fails at a problem, None where it runs.  ``nondeterministic``: whether an answer's bytes vary
-    there; such an answer flips the lowest bit of the first output on every second run.
+    there; such an answer flips the lowest bit of the first output on every second run.  ``tanh_approx``: what stands
+    for the card's; without one an answer with a gelu that takes it does not run.
     """
 
     identity: LibraryId
@@ -50,6 +52,7 @@ class SimulatedLibrary:
     launches: Callable[[GemmProblem, AlgoConfig], Launch | None] | None = None
     failures: Callable[[GemmProblem, AlgoConfig], str | None] | None = None
     nondeterministic: Callable[[GemmProblem, AlgoConfig], bool] | None = None
+    tanh_approx: TanhApprox | None = None
     _runs: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     def answer(self, problem: GemmProblem) -> AlgoConfig | Refused:
@@ -71,7 +74,8 @@ class SimulatedLibrary:
         if rule is None:
             return Failed(status=_NO_RULE)
         found = evaluate_regions(rule, environment(problem, answer, self.launch(problem, answer)))
-        return Failed(status=_NO_RULE) if isinstance(found, Declined) else found
+        unfit = isinstance(found, Declined) or (self.tanh_approx is None and replay_decline(found) is not None)
+        return Failed(status=_NO_RULE) if unfit or isinstance(found, Declined) else found
 
     def run(
         self,
@@ -94,7 +98,7 @@ class SimulatedLibrary:
             return regions
         for region in regions:
             _require_types(problem, region.descriptor, a, b)
-        result = replay_problem(regions, problem, a, b, window, inputs=inputs)
+        result = replay_problem(regions, problem, a, b, window, inputs=inputs, tanh_approx=self.tanh_approx)
         if self.nondeterministic is not None and self.nondeterministic(problem, answer) and result.size:
             self._runs["all"] += 1
             result[0, 0] ^= bits_dtype(problem.d_dtype).type(self._runs["all"] & 1)
@@ -164,6 +168,10 @@ class PermutedLibrary:
     @property
     def device(self) -> DeviceId:
         return self.library.device
+
+    @property
+    def tanh_approx(self) -> TanhApprox | None:
+        return tanh_approx_of(self.library)
 
     def answer(self, problem: GemmProblem) -> AlgoConfig | Refused:
         answer = self.library.answer(problem)

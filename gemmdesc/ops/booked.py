@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gemmdesc.arithmetic.pointwise import cpu_decline
 from gemmdesc.arithmetic.replay import replay
 from gemmdesc.bits import bits_dtype
 from gemmdesc.books import Book, BookLibrary, BookReader, open_reader, read_book
@@ -150,7 +151,8 @@ def replay_on_cpu(reader: BookReader, a: torch.Tensor, b: torch.Tensor, out: tor
     """Write the product of checked CPU tensors, (m, k) x (k, n), to ``out``: the book's order, executed exactly.
 
     Raises:
-        DeclinedError: the product is not in the book, or the book's profile does not know its arithmetic.
+        DeclinedError: the product is not in the book, or the book's profile does not know its arithmetic, or no CPU
+            replays it.
     """
     import torch
 
@@ -159,6 +161,9 @@ def replay_on_cpu(reader: BookReader, a: torch.Tensor, b: torch.Tensor, out: tor
     if isinstance(found, Declined):
         raise DeclinedError(found)
     assert not isinstance(problem, Declined)
+    unfit = cpu_decline(step for r in found.regions for step in r.descriptor.epilogue)
+    if unfit is not None:
+        raise DeclinedError(unfit)
     transposed, left, right = swaps_operands(_meta(out)), _bits(a), _bits(b)
     bits = np.empty((a.shape[0], b.shape[1]), dtype=bits_dtype(problem.d_dtype))
     # Both operands are of one type, so that the transposed product, which the problem states, has the same bits.

@@ -18,6 +18,7 @@ from gemmdesc.descriptor import (
     EpilogueStep,
     FusedDot,
     Gelu,
+    GeluTanhApprox,
     GEMMDesc,
     Layout,
     Multiply,
@@ -151,6 +152,8 @@ def _step(step: EpilogueStep) -> str:
         case CastTo(dtype=dtype, overflows=overflows):
             beyond = ", what is too large to infinity or NaN" if overflows else ""
             return f"rounded to {dtype.value}, to nearest even{beyond}"
+        case GeluTanhApprox(argument=argument, result=result):
+            return f"gelu by tanh.approx.f32 (argument={argument.value}, result={result.value}) in float32"
         case _:
             return _pointwise(step)
 

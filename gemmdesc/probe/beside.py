@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from gemmdesc.arithmetic.pointwise import TanhApprox
 from gemmdesc.bits import Bits, bitwise_equal
 from gemmdesc.errors import CampaignError
 from gemmdesc.library.interface import Inputs, Library, Replaying, Window
@@ -21,13 +22,17 @@ _CROSSCHECK_EVERY = 64
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """One product, and what is to be replayed of it: ``orders`` without repeats, and where each asked for stands."""
+    """One product, and what is to be replayed of it: ``orders`` without repeats, and where each asked for stands.
+
+    ``tanh_approx``: that of the library's card, if any.
+    """
 
     example: Example
     operands: tuple[Operand, Operand]
     window: Window
     inputs: Inputs
     distinct: tuple[tuple[tuple[Region, ...], ...], tuple[int, ...]]
+    tanh_approx: TanhApprox | None = None
 
     @property
     def orders(self) -> tuple[tuple[Region, ...], ...]:
@@ -51,7 +56,10 @@ def product_and_replays(library: Library, asked: Asked) -> tuple[Bits, tuple[Bit
 
 def replays(asked: Asked) -> tuple[Bits, ...]:
     problem = asked.example.problem
-    return tuple(replay_problem(x, problem, *asked.operands, asked.window, inputs=asked.inputs) for x in asked.orders)
+    return tuple(
+        replay_problem(x, problem, *asked.operands, asked.window, inputs=asked.inputs, tanh_approx=asked.tanh_approx)
+        for x in asked.orders
+    )
 
 
 def crosscheck(asked: Asked, found: Sequence[Bits], draw: int) -> None:

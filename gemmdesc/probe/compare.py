@@ -13,11 +13,12 @@ from gemmdesc.bits import bitwise_equal, from_float32, to_float32
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
-from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Replaying, Window
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Replaying, Window, tanh_approx_of
 from gemmdesc.mutants import mutants
 from gemmdesc.normal_form import normal_form
 from gemmdesc.operands import ConstantOperand, Family, HashOperand, MaskedOperand, Operand, RetypedOperand
 from gemmdesc.probe.beside import Asked, crosscheck, distinct_orders, product_and_replays, replays
+from gemmdesc.probe.courses import has_gelu
 from gemmdesc.probe.reader import empty_inputs
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.telling import worth_mutants
@@ -131,7 +132,8 @@ def compare_rules(
             made, window = following[:2], following[2]
             inputs = draw_inputs(problem, draws[place])
             alive = [i for i, v in enumerate(verdicts) if v is Verdict.EQUAL]
-            asked = Asked(example, made, window, inputs, distinct_orders([descs[i] for i in alive], problem))
+            orders = distinct_orders([descs[i] for i in alive], problem)
+            asked = Asked(example, made, window, inputs, orders, tanh_approx_of(library))
             both = waiting.submit(product_and_replays, library, asked)
             expected = None if isinstance(library, Replaying) else replays(asked)
             following = prepared(draws[place + 1]) if place + 1 < len(draws) else None
@@ -205,26 +207,42 @@ def draw_inputs(problem: GemmProblem, draw: Draw) -> Inputs:
         b_scale=odd[3] if scaled else 1.0,
         d_scale=odd[4] if scaled and is_float8(p.d_dtype) else 1.0,
         c=None if empty.c is None else _hashed(p.c_dtype, draw, 1 << 20),
-        bias=None if empty.bias is None else _hashed(p.bias_dtype, draw, 1 << 21),
+        bias=None if empty.bias is None else _hashed(p.bias_dtype, draw, 1 << 21, moderate=has_gelu(p)),
     )
 
 
-def _hashed(dtype: DType, draw: Draw, salt: int) -> Operand:
-    family = FAMILIES[draw.number % len(FAMILIES)]
+def _hashed(dtype: DType, draw: Draw, salt: int, *, moderate: bool = False) -> Operand:
+    family = Family.NORMAL if moderate and draw.number % 2 else FAMILIES[draw.number % len(FAMILIES)]
     return HashOperand(dtype=dtype, family=family, seed=draw.seed ^ salt, draw=draw.number, role="a")
 
 
 def plain_operands(problem: GemmProblem, draw: Draw) -> tuple[Operand, Operand]:
     """Hashed operands of the family that the draw's number names.
 
-    Where float32 operands may be rounded to tfloat32, every second draw lies on ties of that format.
+    Where float32 operands may be rounded to tfloat32, every second draw lies on ties of that format; where gelu
+    follows, the sums of every second one are about one.
     """
+    if has_gelu(problem) and draw.number % 2:
+        return moderate_operands(problem, draw.seed, draw.number)
     family = FAMILIES[draw.number % len(FAMILIES)]
     a: Operand = HashOperand(dtype=problem.a_dtype, family=family, seed=draw.seed, draw=draw.number, role="a")
     b: Operand = HashOperand(dtype=problem.b_dtype, family=family, seed=draw.seed, draw=draw.number, role="b")
     if problem.compute_type is ComputeType.COMPUTE_32F_FAST_TF32 and draw.number % 2 == 0:
         a, b = MaskedOperand(source=a, mask=_TIES), MaskedOperand(source=b, mask=_TIES)
     return a, b
+
+
+def moderate_operands(problem: GemmProblem, seed: int, number: int) -> tuple[Operand, Operand]:
+    """Hashed elements along the longer side and one power of two in the other operand, so that sums are about one.
+
+    There gelu's tangent is neither one nor its argument, and its forms differ.
+    """
+    along_m = problem.m >= problem.n
+    types = (problem.a_dtype, problem.b_dtype) if along_m else (problem.b_dtype, problem.a_dtype)
+    walked = HashOperand(dtype=types[0], family=Family.NORMAL, seed=seed, draw=number, role="a")
+    size = from_float32(np.array([2.0 ** -(problem.k.bit_length() // 2)], np.float32), types[1])
+    steady = ConstantOperand(dtype=types[1], value_bits=int(size[0]))
+    return (walked, steady) if along_m else (steady, walked)
 
 
 def choose_window(

@@ -34,10 +34,15 @@ def hides_zeros(problem: GemmProblem) -> bool:
     return problem.epilogue in _RELU
 
 
+def has_gelu(problem: GemmProblem) -> bool:
+    """Whether a library's gelu ends what happens to a sum of ``problem``."""
+    return problem.epilogue in _GELU
+
+
 def courses(problem: GemmProblem) -> tuple[Course, ...]:
     """What may happen to ``problem``'s sum: first what follows it, then what opens its fold where C or a bias may.
 
-    Empty for gelu, whose function of one float32 value no step states.
+    Empty for gelu, which no walk sees through: :mod:`gemmdesc.probe.gelu` has its courses.
     """
     followed = [Course(steps=steps) for steps in sequences(problem)]
     p = problem
@@ -58,7 +63,7 @@ def sequences(problem: GemmProblem) -> tuple[Steps, ...]:
     Empty for gelu.
     """
     p = problem
-    if p.epilogue in _GELU:
+    if has_gelu(p):
         return ()
     head: Steps = (Scale(),) if is_float8(p.a_dtype) or p.alpha is ScalarClass.OTHER else ()
     bias: Steps = (AddBias(),) if p.epilogue in BIASED else ()

@@ -190,18 +190,18 @@ def with_epilogues(rules: Sequence[Rule], readings: Sequence[Reading]) -> tuple[
         return tuple(rules)
     asked = [r for r in readings if r.beside]
     known = courses(readings[0].problem) if asked else ()
-    for opening, opened in _ends(rules[0], known):
-        form = _followed(rules[0], Course(opening=opening), opened=opened)
+    for opening, opened in ends(rules[0], known):
+        form = followed(rules[0], Course(opening=opening), opened=opened)
         alive = [c for c in known if c.opening == opening]
         for reading in asked:
             sums = _sums(form, reading) if alive else None
             alive = [] if sums is None else [c for c in alive if _gives(reading, sums, c.steps)]
         if alive:
-            return tuple(_followed(rule, alive[0], opened=opened) for rule in rules)
+            return tuple(followed(rule, alive[0], opened=opened) for rule in rules)
     return ()
 
 
-def _ends(rule: Rule, known: Sequence[Course]) -> Iterator[tuple[Steps, bool]]:
+def ends(rule: Rule, known: Sequence[Course]) -> Iterator[tuple[Steps, bool]]:
     """What may open the rule's fold, and whether its last sum is left as it is, where either could be seen."""
     cuts = rule.structure.cuts
     openings = dict.fromkeys(c.opening for c in known)
@@ -212,14 +212,16 @@ def _ends(rule: Rule, known: Sequence[Course]) -> Iterator[tuple[Steps, bool]]:
             yield opening, True
 
 
-def _followed(rule: Rule, course: Course, *, opened: bool) -> Rule:
-    def followed(desc: GEMMDesc) -> GEMMDesc:
+def followed(rule: Rule, course: Course, *, opened: bool) -> Rule:
+    """``rule`` with the course; ``opened``: the last sum of its outermost fold is not rounded."""
+
+    def changed(desc: GEMMDesc) -> GEMMDesc:
         cuts = desc.cuts
         if cuts and (opened or course.opening):
             cuts = (replace(cuts[0], open_end=opened, opening=course.opening), *cuts[1:])
         return replace(desc, epilogue=course.steps, cuts=cuts)
 
-    return rule.restructured(followed)
+    return rule.restructured(changed)
 
 
 def _sums(rule: Rule, reading: Reading) -> list[Values] | None:

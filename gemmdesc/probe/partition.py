@@ -235,7 +235,7 @@ class Partition:
             chains=self._reads_chains(key), kin=self._kin(key),
             hints=self.book.known(key.types), preferred=self.book.pool.expressions(_family(key)),
             witnesses=tuple(self._witnesses.get(key, ())[:_READ_FIRST]), zero_exponent=self.book.zero_exponent(),
-            cuda_cores=self.cuda_cores,
+            cuda_cores=self.cuda_cores, bare=self._prior.bare(key),
         )  # fmt: skip
 
     def _reads_chains(self, key: AnswerKey) -> bool:

@@ -78,6 +78,11 @@ class Prior:
         formed = _formed(row.solved.rule, _form(rule.structure))
         return formed if all(_agree(rule, formed, values) for values in where) else rule
 
+    def bare(self, key: AnswerKey) -> tuple[Rule, ...]:
+        """The rule of the row that the class would fall into, as it is; empty where there is none."""
+        row = self._index.find(key)
+        return () if row is None or row.solved.rule is None else (row.solved.rule,)
+
     def guesses(self, key: AnswerKey, solved: Mapping[AnswerKey, Rule]) -> tuple[Rule, ...]:
         """The rule of the row that the class would fall into, with what the classes ``solved`` so far add to theirs."""
         row = self._index.find(key)

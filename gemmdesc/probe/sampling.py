@@ -97,8 +97,8 @@ _NAMED: MappingProxyType[str, tuple[Kind, tuple[DType, ...]]] = MappingProxyType
 )
 #: All such names.
 KIND_NAMES: tuple[str, ...] = tuple(_NAMED)
-#: Those of kinds that rules can be found for: what comes out of a walk is gelu's, and no step states that function.
-EXPLAINED_KINDS: tuple[str, ...] = tuple(n for n in KIND_NAMES if not n.startswith("gelu"))
+#: Those of kinds that walks can be read of: what comes out of one is gelu's, whose rules are found otherwise.
+WALKED_KINDS: tuple[str, ...] = tuple(n for n in KIND_NAMES if not n.startswith("gelu"))
 _ALL = "all"
 
 
@@ -121,12 +121,12 @@ def name_of(scope: Scope) -> str:
 
 
 def chosen_kinds(names: Sequence[str]) -> tuple[str, ...]:
-    """Names given on a command line, each once, in their usual order; ``all`` stands for ``EXPLAINED_KINDS``.
+    """Names given on a command line, each once, in their usual order; ``all`` stands for ``KIND_NAMES``.
 
     Raises:
         InvalidInputError: there is no such name.
     """
-    found = {x for name in names for x in (EXPLAINED_KINDS if name == _ALL else (name,))}
+    found = {x for name in names for x in (KIND_NAMES if name == _ALL else (name,))}
     for name in sorted(found):
         scope_named(name)
     return tuple(n for n in KIND_NAMES if n in found)

@@ -8,9 +8,11 @@ from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
 from gemmdesc.probe.answers import AnswerKey, slices_at_launch
 from gemmdesc.probe.chains import NO_KIN, Kin
+from gemmdesc.probe.courses import has_gelu
 from gemmdesc.probe.examples import FEW_EXAMPLES, Draws, Variant, elsewhere, examples_of, other_layouts, varied
 from gemmdesc.probe.scan import Block, scan_block
 from gemmdesc.probe.solve import ClassOutcome, ClassTask, solve_class
+from gemmdesc.probe.solve_gelu import solve_gelu
 from gemmdesc.probe.solve_shared import solve_shared
 from gemmdesc.rule import Rule
 
@@ -37,6 +39,7 @@ class SolveTask:
     ``chains``: whether the class is one of CUDA-core kernels; ``kin``: rules that its trees are held
     against before any is sought.
     ``hints``: rules whose expressions are tried before others; ``preferred``: expressions that explain the family.
+    ``bare``: rules of the same sums with nothing after them, of which those that end in gelu are made.
     """
 
     key: AnswerKey
@@ -50,6 +53,7 @@ class SolveTask:
     cuda_cores: bool = True
     chains: bool = False
     kin: Kin = NO_KIN
+    bare: tuple[Rule, ...] = ()
 
 
 def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
@@ -57,15 +61,16 @@ def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
     chosen = varied(task.source, task.numbers[:_MOST_LOOKED_AT], _MOST_EXAMPLES, wide=task.chains)
     natural = list(examples_of(library, task.source, chosen).values())
     examples = list(dict.fromkeys([*first, *natural]))
-    if examples and all(slices_at_launch(e.answer.splitk_num) for e in examples):
+    gelu = bool(examples) and has_gelu(examples[0].problem)
+    if examples and not gelu and all(slices_at_launch(e.answer.splitk_num) for e in examples):
         return solve_shared(library, str(task.key), natural, task.source.seed, task.zero_exponent)
     made = elsewhere(library, natural) if len(natural) < FEW_EXAMPLES else []
     examples = list(dict.fromkeys([*examples, *made, *other_layouts(library, natural[:_TURNED])]))
-    return solve_class(
-        library,
-        ClassTask(
-            label=str(task.key), examples=tuple(examples), known=task.known, hints=task.hints, seed=task.source.seed,
-            preferred=task.preferred,
-            kin=task.kin, zero_exponent=task.zero_exponent, cuda_cores=task.cuda_cores, first=tuple(range(len(first))),
-        ),
+    of_class = ClassTask(
+        label=str(task.key), examples=tuple(examples), known=task.known, hints=task.hints, seed=task.source.seed,
+        preferred=task.preferred, kin=task.kin, zero_exponent=task.zero_exponent, cuda_cores=task.cuda_cores,
+        first=tuple(range(len(first))),
     )  # fmt: skip
+    if gelu:
+        return solve_gelu(library, of_class, task.bare)
+    return solve_class(library, of_class)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemmdesc.bits import Bits
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import Declined
-from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window
+from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window, tanh_approx_of
 from gemmdesc.operands import Operand
 from gemmdesc.problem import AlgoConfig, DeviceId, Failed, GemmProblem, Launch, LibraryId, Refused
 from gemmdesc.regions import Region
 from gemmdesc.verification.cases import Case
 from gemmdesc.verification.draws import Draw
 from gemmdesc.verification.records import Located, Outcome
+
+if TYPE_CHECKING:
+    from gemmdesc.arithmetic.pointwise import TanhApprox
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,6 +98,11 @@ class Bench(ABC):
     @property
     def device(self) -> DeviceId:
         return self.library.device
+
+    @property
+    def tanh_approx(self) -> TanhApprox | None:
+        """See :func:`gemmdesc.library.interface.tanh_approx_of`."""
+        return tanh_approx_of(self.library)
 
     def answer(self, problem: GemmProblem) -> AlgoConfig | Refused:
         return self.library.answer(problem)

@@ -16,12 +16,13 @@ import numpy as np
 
 from gemmdesc.bits import first_mismatch
 from gemmdesc.errors import CampaignError, Declined, GemmdescError, InvalidInputError
-from gemmdesc.library.interface import Inputs, Library, Window
-from gemmdesc.library.replayed import replay_problem
+from gemmdesc.library.interface import Inputs, Library, Window, tanh_approx_of
+from gemmdesc.library.replayed import replay_decline, replay_problem
 from gemmdesc.operands import Family, HashOperand, MaskedOperand, Operand
 from gemmdesc.plain import to_plain
 from gemmdesc.probe.compare import Draw as Beside
-from gemmdesc.probe.compare import choose_window, draw_inputs
+from gemmdesc.probe.compare import choose_window, draw_inputs, moderate_operands
+from gemmdesc.probe.courses import has_gelu
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.sampling import Scope, draw_problem
 from gemmdesc.probe.workers import Workers
@@ -83,7 +84,10 @@ def verify_kind(library: Library, item: KindItem) -> KindRecord | None:
 
     def compare(problem: GemmProblem, answer: AlgoConfig) -> list[Compared] | Declined:
         known = described(library.library, library.index, problem, answer, library.accept)
-        return known if isinstance(known, Declined) else _compare(library, item, problem, answer, known.regions)
+        if isinstance(known, Declined):
+            return known
+        unfit = replay_decline(known.regions) if tanh_approx_of(library) is None else None
+        return unfit or _compare(library, item, problem, answer, known.regions)
 
     return verify_by(library, item, compare)
 
@@ -116,7 +120,7 @@ def _compare(
     library: Library, item: KindItem, problem: GemmProblem, answer: AlgoConfig, regions: tuple[Region, ...]
 ) -> list[Compared]:
     """All draws: the library's products are waited for by another thread while this one replays them."""
-    seed, compared = operand_seed(item), []
+    seed, compared, tanh = operand_seed(item), [], tanh_approx_of(library)
     with ThreadPoolExecutor(1) as waiting:
         asked = []
         for draw in draws_of(item.draws):
@@ -124,7 +128,9 @@ def _compare(
             asked.append((draw, made, waiting.submit(made.run, library, answer)))
         for draw, made, running in asked:
             try:
-                ours = replay_problem(regions, problem, made.a, made.b, made.window, inputs=made.inputs)
+                ours = replay_problem(
+                    regions, problem, made.a, made.b, made.window, inputs=made.inputs, tanh_approx=tanh
+                )
             except GemmdescError as error:
                 why = f"our side raised {type(error).__name__}: {error}"
                 compared.append(Compared(outcome=Outcome.DIFFERENT, failure=why))
@@ -198,7 +204,12 @@ class _Product:
 
 
 def kind_operands(problem: GemmProblem, draw: Draw, seed: int) -> tuple[Operand, Operand]:
-    """op(A) and op(B) of one draw; where they may be rounded to tfloat32, every NORMAL draw is rich in its ties."""
+    """op(A) and op(B) of one draw; where they may be rounded to tfloat32, every NORMAL draw is rich in its ties.
+
+    Where gelu follows, sums of such draws are about one.
+    """
+    if has_gelu(problem) and draw.family is Family.NORMAL:
+        return moderate_operands(problem, seed, draw.number)
     a: Operand = HashOperand(dtype=problem.a_dtype, family=draw.family, seed=seed, draw=draw.number, role="a")
     b: Operand = HashOperand(dtype=problem.b_dtype, family=draw.family, seed=seed, draw=draw.number, role="b")
     if problem.compute_type is ComputeType.COMPUTE_32F_FAST_TF32 and draw.family is Family.NORMAL:
