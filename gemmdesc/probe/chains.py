@@ -17,7 +17,7 @@ from gemmdesc.probe.scalar_rule import is_scalar
 from gemmdesc.rule import Rule
 
 #: Answers whose first classes are solved together: few, so that the most frequent ones are compared soon; then more.
-_TOGETHER = (16, 32, 64)
+_TOGETHER = (16, 64, 128)
 #: Rules of other answers that a class's first tree is held against.
 _KIN = 24
 
