@@ -282,8 +282,7 @@ class DeviceId:
 
 def attributes(answer: AlgoConfig) -> dict[str, int]:
     """The answer's compared attributes by name."""
-    whole = asdict(answer)
-    return {name: whole[name] for name in ANSWER_ATTRIBUTES}
+    return {name: getattr(answer, name) for name in ANSWER_ATTRIBUTES}
 
 
 def environment(problem: GemmProblem, answer: AlgoConfig, launch: Launch | None) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -95,8 +96,9 @@ def verify(
         sizes = {"unrounded": unrounded, "aligned": aligned, "deep": deep, "named": named, "lost_tail": lost_tail}
         require_alone("coverage", {"shapes": shapes, **sizes, "power": power, "promote": promote, "kind": kind or None})
         choice = CoverageChoice(
-            families=tuple(coverage), regimes=tuple(regime or ()), shard=shard, draws=draws, seed=seed, seconds=seconds
-        )
+            families=tuple(coverage), regimes=tuple(regime or ()), shard=shard, draws=draws, seed=seed,
+            seconds=seconds, began=monotonic(),
+        )  # fmt: skip
         choice.options()
         sides = Sides.find(Opener(spec=library), profile, replayed=replay, accept=accept)
         return verify_coverage(context, sides, choice, folder, workers or default_workers(), json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -25,7 +26,8 @@ _TOP = 40
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageChoice:
-    """What to cover, as given on the command line."""
+    """What to cover, as given on the command line; ``began``: when by ``time.monotonic``, which ``seconds`` count from.
+    """
 
     families: tuple[str, ...]
     regimes: tuple[str, ...]
@@ -33,6 +35,7 @@ class CoverageChoice:
     draws: int
     seed: int
     seconds: float | None
+    began: float
 
     def options(self) -> CoverageOptions:
         """The same, read.
@@ -61,6 +64,8 @@ def verify_coverage(
     Raises:
         InvalidInputError: as :meth:`CoverageChoice.options`, or the library is simulated and answers float16 only.
     """
+    from dataclasses import replace
+
     from gemmdesc.probe.workers import ProcessPool
     from gemmdesc.verification.coverage import run_coverage
     from gemmdesc.verification.coverage_summary import coverage_summary, read_coverage
@@ -74,6 +79,8 @@ def verify_coverage(
         progress.say(f"{where}; records in {kept}")
         tasks, scopes = _tasks(sides, kept, workers), _scopes(sides, options.shapes)
         with ProcessPool(sides.factory, workers) as pool:
+            if options.seconds is not None:
+                options = replace(options, seconds=options.seconds - (monotonic() - choice.began))
             run_coverage(pool, scopes, options, kept, sides.identity, progress.report, tasks, _about(sides))
     data = coverage_summary(read_coverage([kept]))
     if wants_json(context, json):
