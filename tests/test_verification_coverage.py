@@ -1,4 +1,4 @@
-"""Coverage campaigns without a GPU: which shapes there are, shards, resuming after a kill, counts, and what is claimed."""
+"""Coverage campaigns without a GPU: which shapes there are, shards, resuming after a kill, counts, and claims."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +140,7 @@ def test_families_as_given() -> None:
             chosen_shapes([wrong])
     for options in ({"draws": 0}, {"seed": -1}, {"regimes": (Regime.DEEP_ALIGNED,)}):
         with pytest.raises(InvalidInputError, match=r"must be"):
-            CoverageOptions(shapes={}, **options)  # type: ignore[arg-type]
+            CoverageOptions(shapes={}, **options)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
@@ -225,7 +224,7 @@ def test_one_regime_alone_and_more_later(tmp_path: Path) -> None:
     assert (alone, list(found.covered)) == (10, [("float16", "unrounded")])
     assert cover(bench, scopes, tmp_path, options, tasks)[0] == 50
     sessions = coverage_summary(read_coverage([tmp_path]))["sessions"]
-    assert [(s["regimes"], s["shapes"]) for s in sessions][0] == ("unrounded", 10)
+    assert (sessions[0]["regimes"], sessions[0]["shapes"]) == ("unrounded", 10)
     assert sessions[0]["shapes_a_second"] > 0 or sessions[0]["seconds"] == 0
 
 
@@ -241,8 +240,8 @@ def slow(library, item):
     return instant(library, item)
 
 run_coverage(
-    InProcess(None), {"float16": family_scope("float16")}, CoverageOptions(shapes={"float16": 100000}), Path(sys.argv[1]),
-    IDENTITY_OF, lambda *_: None, CoverageTasks(verify=slow), ABOUT,
+    InProcess(None), {"float16": family_scope("float16")}, CoverageOptions(shapes={"float16": 100000}),
+    Path(sys.argv[1]), IDENTITY_OF, lambda *_: None, CoverageTasks(verify=slow), ABOUT,
 )
 """
 
@@ -272,6 +271,28 @@ def test_what_is_written_outlives_a_kill_and_the_rest_follows(tmp_path: Path) ->
     assert set(before) <= set(after)
     lines = path.read_text().splitlines()
     assert len({json.loads(line)["i"] for line in lines}) == len(lines)
+
+
+def test_a_shape_that_ends_a_session_comes_last_from_then_on(tmp_path: Path) -> None:
+    done: list[int] = []
+
+    def verify(library: Library, item: KindItem) -> KindRecord | None:
+        if item.index == 1 and item.name.endswith("unrounded"):
+            raise KeyboardInterrupt
+        if item.name.endswith("unrounded"):
+            done.append(item.index)
+        return instant(library, item)
+
+    options, scopes = CoverageOptions(shapes={"float16": 36}), {"float16": family_scope("float16")}
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            cover(bench_of(profile_of({})), scopes, tmp_path, options, CoverageTasks(verify=verify))
+    # The first session met it in its place, the others when all else was done.
+    assert done == [0, 2, 3, 4, 5]
+    assert not list((tmp_path / "float16").glob("*.key"))
+    _, found = cover(bench_of(profile_of({})), scopes, tmp_path, options, CoverageTasks(verify=instant))
+    assert len(found.of("float16")) == 36
+    assert not list((tmp_path / "marks").iterdir())
 
 
 def test_a_wrong_rule_is_counted_different_in_full(tmp_path: Path) -> None:
@@ -333,7 +354,7 @@ class Counting(InProcess):
         self.ran: list[tuple[str, int]] = []
 
     def run(self, task: Task, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        self.ran.append((task.__name__, len(items)))
+        self.ran.append((getattr(task, "verify", task).__name__, len(items)))
         yield from super().run(task, items)
 
 
@@ -413,7 +434,8 @@ def test_two_hundred_and_thirty_thousand_records_fit_in_ten_megabytes(tmp_path: 
 
 def test_a_claim_has_what_results_files_need(tmp_path: Path) -> None:
     scopes = scopes_of("float16", "float8")
-    cover(bench_of(profile_of(scopes)), scopes, tmp_path / "a", CoverageOptions(shapes={"float16": 6, "float8": 6}, draws=1))
+    options = CoverageOptions(shapes={"float16": 6, "float8": 6}, draws=1)
+    cover(bench_of(profile_of(scopes)), scopes, tmp_path / "a", options)
     claim = coverage_claim(read_coverage([tmp_path / "a"]), "covered")
     assert {"claim", "command", "card", "versions", "date", "counts", "sessions"} <= set(claim)
     assert list(claim["counts"]) == ["float16", "float8", "all"]

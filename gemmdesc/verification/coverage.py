@@ -27,6 +27,7 @@ from gemmdesc.probe.sampling import KIND_NAMES, Regime, Scope, scope_named
 from gemmdesc.probe.workers import Workers
 from gemmdesc.verification.campaign import Report
 from gemmdesc.verification.coverage_records import covered_from_plain, covered_of, covered_to_plain
+from gemmdesc.verification.in_flight import Marking, take_marks
 from gemmdesc.verification.kinds import KindItem, Needs, Verify
 
 #: Where sizes come from; each holds the same number of a family's shapes.
@@ -49,6 +50,7 @@ _LOOKED_AT = 6000
 _NOTE_SECONDS = 5.0
 #: Kinds of lines in a campaign's own journal: what made the records, and how far each session came.
 ABOUT, SESSIONS = "about", "sessions"
+_SUSPECTS, _MARKS = "suspects", "marks"
 
 
 def usual_shapes(family: str) -> int:
@@ -175,7 +177,8 @@ def run_coverage(
     """Do the shapes of the options' shard that are not in ``folder`` yet, until time is over; returns how many.
 
     ``scopes``: by family, those of ``options.shapes``; of their regimes, those of a coverage campaign are drawn.
-    Families and regimes progress in proportion, so that a session cut short has some of each.  Every record is handed
+    Families and regimes progress in proportion, so that a session cut short has some of each; what one was working on
+    that was killed, or lost a worker, comes last.  Every record is handed
     to the operating system as soon as it is known.  ``about``: what made the records (command, card, versions, date),
     kept beside them.
 
@@ -187,12 +190,12 @@ def run_coverage(
     log = Journal(folder, {**identity, "seed": options.seed, "draws": options.draws})
     log.append(ABOUT, dict(about))
     journals = {f: Journal(folder / f, {**identity, "family": f}) for f in scopes}
-    items = list(_left(scopes, options, journals, until))
+    items = _suspects_last(list(_left(scopes, options, journals, until)), log, folder / _MARKS)
     began = time.time()
     if tasks.needs is not None and tasks.compile is not None:
         _compile(workers, items[:_LOOKED_AT], tasks.needs, tasks.compile, report)
     session = _Session(log, options, compiling=time.time() - began)
-    for item, record in workers.run(tasks.verify, items):
+    for item, record in workers.run(Marking(verify=tasks.verify, folder=folder / _MARKS), items):
         if record is None:
             break
         family, regime = item.name.split("/")
@@ -205,7 +208,17 @@ def run_coverage(
                 f"device must stay usable; {record.key} is recorded, run again to go on (got {record.failure})"
             )
     session.note()
+    # What other workers were about when time was over is not suspected of anything.
+    list(take_marks(folder / _MARKS))
     return session.done
+
+
+def _suspects_last(items: list[KindItem], log: Journal, marks: Path) -> list[KindItem]:
+    """``items`` in their order, but those last that a session which did not end by itself was working on."""
+    for key in take_marks(marks):
+        log.append(_SUSPECTS, {"key": key})
+    suspects = {line["key"] for line in log.read(_SUSPECTS)}
+    return sorted(items, key=lambda item: item.key in suspects)
 
 
 def _left(

@@ -101,9 +101,7 @@ def compile_kernels(library: Library, item: KindItem) -> None:
     try:
         with torch.cuda.device(bench.place):
             ready_program(bench.planner, plan, bench.place.index or 0, captured=False)
-    except (torch.OutOfMemoryError, *device_errors()):
-        raise
-    except Exception:  # noqa: BLE001 - what a compiler raises is recorded by the shape itself, when it is compared
+    except Exception:  # noqa: BLE001 - whatever is raised here, the shape's own comparison meets and records
         return
 
 
