@@ -6,7 +6,7 @@ dimensions in elements.  torch's row-major product C = A B is the problem of its
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from gemmdesc.dtypes import DType

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gemmdesc.dtypes import DType
-from gemmdesc.errors import InvalidInputError
+from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.library.storage import (
     a_rows,
     a_shape,
@@ -38,14 +38,17 @@ from gemmdesc.operands import (
 )
 from gemmdesc.probe.sampling import draw_problem
 from gemmdesc.problem import Failed, GemmProblem
+from gemmdesc.profiles import Level, index_profile
 from gemmdesc.verification import kind_kernels
 from gemmdesc.verification.device_compare import KERNEL_SOURCE, flag_difference
 from gemmdesc.verification.draws import draws_of
+from gemmdesc.verification.gpu import GpuBench
 from gemmdesc.verification.kind_stage import Stage, footprint
-from gemmdesc.verification.kinds import Compared, kind_operands
+from gemmdesc.verification.kinds import Compared, KindItem, kind_operands
 from gemmdesc.verification.large_turns import LargeTurns
 from gemmdesc.verification.records import Outcome
-from tests.kind_profiles import small_scopes
+from tests.kind_profiles import profile_of, small_scopes
+from tests.kind_samples import library_of_kinds
 
 torch = pytest.importorskip("torch")
 CPU = torch.device("cpu")
@@ -272,6 +275,43 @@ def test_a_library_that_varies_or_fails_is_told_from_one_that_differs(
     assert outcomes(failed) == ["equal"] * AT + ["reference_failed"] + ["equal"] * 2
     assert failed[AT].failure == "CUBLAS_STATUS_EXECUTION_FAILED"
     assert failed[AT].outcome is Outcome.REFERENCE_FAILED
+
+
+class Declining:
+    """A planner that declines, whatever it is asked."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def problem_meta(self, problem: GemmProblem, *, transposed: bool) -> None:
+        return None
+
+    def plan_problem(self, problem: GemmProblem, meta: None, *, transposed: bool) -> Declined:
+        return Declined(code=self.code, reason="none")
+
+
+@pytest.mark.parametrize(("code", "kernel"), [("kernel", "replay"), ("no_rule", "")])
+def test_the_replay_stands_in_where_no_kernel_computes_the_rule_and_only_there(
+    code: str, kernel: str, tmp_path: Path
+) -> None:
+    scopes = small_scopes(["tf32"])
+    bench = GpuBench.__new__(GpuBench)
+    bench.library, bench.accept = library_of_kinds(), Level.VERIFIED
+    bench.__dict__ |= {"_planner": Declining(code), "index": index_profile(profile_of(scopes))}
+    item = KindItem(name="tf32", scope=scopes["tf32"], seed=1, index=2, draws=3)
+    turns = LargeTurns(folder=tmp_path, turns=1, beyond_bytes=1 << 30)
+    found = kind_kernels.verify_widely(bench, item, turns=turns)
+    assert found is not None
+    assert (found.kernel, found.outcome) == (kernel, "equal" if kernel else "declined")
+    assert sum(found.counts.values()) == (3 if kernel else 0)
+    assert kind_kernels.kernels_needed(bench, item) == ()
+    kind_kernels.compile_kernels(bench, item)
+    declined = kind_kernels.verify_kernels(bench, item)
+    assert declined is not None
+    assert declined.declined == Declined(code=code, reason="none")
+    assert kind_kernels.verify_widely(bench, replace(item, until=0.0), turns=turns) is None
+    with pytest.raises(InvalidInputError, match=r"^library must be a GpuBench"):
+        kind_kernels.compile_kernels(library_of_kinds(), item)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

@@ -191,10 +191,10 @@ def run_coverage(
     log.append(ABOUT, dict(about))
     journals = {f: Journal(folder / f, {**identity, "family": f}) for f in scopes}
     items = _suspects_last(list(_left(scopes, options, journals, until)), log, folder / _MARKS)
-    began = time.time()
+    began = time.monotonic()
     if tasks.needs is not None and tasks.compile is not None:
         _compile(workers, items[:_LOOKED_AT], tasks.needs, tasks.compile, report)
-    session = _Session(log, options, compiling=time.time() - began)
+    session = _Session(log, options, compiling=time.monotonic() - began)
     for item, record in workers.run(Marking(verify=tasks.verify, folder=folder / _MARKS), items):
         if record is None:
             break
@@ -266,7 +266,8 @@ class _Session:
 
     def __init__(self, log: Journal, options: CoverageOptions, *, compiling: float) -> None:
         self._log, self._compiling, self._shard = log, compiling, str(options.shard)
-        self._began, self._noted = time.time(), time.time()
+        self._number = 1 + max((note["session"] for note in log.read(SESSIONS)), default=0)
+        self._began = self._noted = time.monotonic()
         self._shapes: Counter[str] = Counter()
 
     @property
@@ -275,16 +276,12 @@ class _Session:
 
     def count(self, name: str) -> None:
         self._shapes[name] += 1
-        if time.time() - self._noted >= _NOTE_SECONDS:
+        if time.monotonic() - self._noted >= _NOTE_SECONDS:
             self.note()
 
     def note(self) -> None:
-        self._noted = time.time()
+        self._noted = time.monotonic()
         if self._shapes:
-            self._log.append(
-                SESSIONS,
-                {
-                    "began": round(self._began, 2), "seconds": round(self._noted - self._began, 2),
-                    "compiling": round(self._compiling, 2), "shard": self._shard, "shapes": dict(self._shapes),
-                },
-            )  # fmt: skip
+            note = {"session": self._number, "shard": self._shard, "seconds": round(self._noted - self._began, 2)}
+            note |= {"compiling": round(self._compiling, 2), "shapes": dict(self._shapes)}
+            self._log.append(SESSIONS, note)

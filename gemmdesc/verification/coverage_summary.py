@@ -69,7 +69,7 @@ def read_coverage(folders: Sequence[Path]) -> Coverage:
     about: list[dict[str, Any]] = []
     for folder in folders:
         about += _lines(folder / f"{ABOUT}.jsonl")
-        sessions += {note["began"]: note for note in _lines(folder / f"{SESSIONS}.jsonl")}.values()
+        sessions += {note["session"]: note for note in _lines(folder / f"{SESSIONS}.jsonl")}.values()
         for family in FAMILIES:
             for regime in REGIMES:
                 shapes = map(covered_from_plain, _lines(folder / family / f"{regime.value}.jsonl"))

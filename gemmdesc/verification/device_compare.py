@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from gemmdesc import nvrtc
+from gemmdesc.errors import LibraryError
 from gemmdesc.nvrtc import Kernel, load_kernels, pointer, word
 
 if TYPE_CHECKING:
@@ -59,7 +60,13 @@ def flag_difference(expected: torch.Tensor, got: torch.Tensor, flag: torch.Tenso
     blocks = min(_MOST_BLOCKS, -(-max(1, words) // (_THREADS * _WORDS)))
     arguments = (pointer(expected.data_ptr()), pointer(got.data_ptr()), word(words), word(size))
     stream = torch.cuda.current_stream(got.device).cuda_stream
-    _load(got.device.index).launch((blocks, 1, 1), (_THREADS, 1, 1), (*arguments, pointer(flag.data_ptr())), stream)
+    try:
+        kernel = _load(got.device.index)
+        kernel.launch((blocks, 1, 1), (_THREADS, 1, 1), (*arguments, pointer(flag.data_ptr())), stream)
+    except LibraryError:
+        # The fault of an earlier kernel shows in any call; torch raises it as its callers know it.
+        torch.cuda.synchronize(got.device)
+        raise
 
 
 def _kernel_takes(expected: torch.Tensor, got: torch.Tensor) -> bool:
