@@ -6,7 +6,7 @@ dimensions in elements.  torch's row-major product C = A B is the problem of its
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from gemmdesc.dtypes import DType
@@ -282,8 +282,7 @@ class DeviceId:
 
 def attributes(answer: AlgoConfig) -> dict[str, int]:
     """The answer's compared attributes by name."""
-    whole = asdict(answer)
-    return {name: whole[name] for name in ANSWER_ATTRIBUTES}
+    return {name: getattr(answer, name) for name in ANSWER_ATTRIBUTES}
 
 
 def environment(problem: GemmProblem, answer: AlgoConfig, launch: Launch | None) -> dict[str, int]:

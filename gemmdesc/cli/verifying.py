@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -64,7 +65,17 @@ def verify(
         list[str] | None,
         typer.Option(help="Instead: --shapes of this kind, as for probe; give it again for others, or all."),
     ] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.0, help="With --kind: begin no shape after so long.")] = None,
+    coverage: Annotated[
+        list[str] | None,
+        typer.Option(help="Instead: a coverage campaign of FAMILY or FAMILY=SHAPES; give it again for others, or all."),
+    ] = None,
+    regime: Annotated[
+        list[str] | None, typer.Option(help="With --coverage: only this regime of sizes now; give it again for others.")
+    ] = None,
+    shard: Annotated[str, typer.Option(help="With --coverage: part I of N, as I/N, of every family.")] = "0/1",
+    seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="With --kind or --coverage: begin no shape after so long.")
+    ] = None,
     accept: AcceptOption = "verified",
     promote: Annotated[
         Path | None,
@@ -73,15 +84,27 @@ def verify(
     json: JsonOption = False,
 ) -> int:
     """Compare shape by shape with cuBLASLt and torch.mm; exit code 1 where any byte differs.  Resumes by itself."""
-    from gemmdesc.cli.verifying_kinds import KindChoice, require_kind_options, verify_kinds
+    from gemmdesc.cli.verifying_kinds import KindChoice, require_alone, verify_kinds
     from gemmdesc.verification.campaign import Options, options_of_size
     from gemmdesc.verification.kinds import KindOptions
 
     if power is not None and promote is not None:
         raise InvalidInputError("promote must not stand beside --power, which compares mutants (got both)")
+    if coverage:
+        from gemmdesc.cli.verifying_coverage import CoverageChoice, verify_coverage
+
+        sizes = {"unrounded": unrounded, "aligned": aligned, "deep": deep, "named": named, "lost_tail": lost_tail}
+        require_alone("coverage", {"shapes": shapes, **sizes, "power": power, "promote": promote, "kind": kind or None})
+        choice = CoverageChoice(
+            families=tuple(coverage), regimes=tuple(regime or ()), shard=shard, draws=draws, seed=seed,
+            seconds=seconds, began=monotonic(),
+        )  # fmt: skip
+        choice.options()
+        sides = Sides.find(Opener(spec=library), profile, replayed=replay, accept=accept)
+        return verify_coverage(context, sides, choice, folder, workers or default_workers(), json)
     if kind:
         sizes = {"unrounded": unrounded, "aligned": aligned, "deep": deep, "named": named, "lost_tail": lost_tail}
-        require_kind_options({**sizes, "power": power})
+        require_alone("kind", {**sizes, "power": power})
         wanted = KindOptions(shapes=shapes or KindOptions.shapes, draws=draws, seed=seed, seconds=seconds)
         chosen = KindChoice(kinds=tuple(kind), options=wanted)
         sides = Sides.find(Opener(spec=library), profile, replayed=replay, accept=accept)

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _TOP = 40
 
 
-def require_kind_options(others: Mapping[str, int | None]) -> None:
-    """Raise InvalidInputError where options were given that do not go with ``--kind``."""
+def require_alone(option: str, others: Mapping[str, object]) -> None:
+    """Raise InvalidInputError where options were given that do not go with ``option``."""
     from gemmdesc.errors import InvalidInputError
 
     given = [name for name, value in others.items() if value is not None]
     if given:
-        raise InvalidInputError(f"{given[0]} must not be given with --kind (got {others[given[0]]})")
+        raise InvalidInputError(f"{given[0]} must not be given with --{option} (got {others[given[0]]})")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.sampling import Scope, draw_problem
 from gemmdesc.probe.workers import Workers
 from gemmdesc.problem import AlgoConfig, ComputeType, Failed, GemmProblem, Refused
+from gemmdesc.profiles import Level, ProfileIndex
 from gemmdesc.regions import Region
 from gemmdesc.verification.campaign import Report
 from gemmdesc.verification.draws import Draw, draws_of
@@ -43,6 +44,8 @@ _AGAIN = 4
 #: The bits of a float32 pattern down to the one below tfloat32's last: half of what they leave are ties.
 _TIES = 0xFFFFF000
 _SHAPES = "shapes"
+#: What computed our side where no kernel did.
+REPLAY = "replay"
 #: Shapes that are planned ahead of all others, to see which kernels they need.
 _LOOKED_AT = 2000
 
@@ -82,18 +85,42 @@ def verify_kind(library: Library, item: KindItem) -> KindRecord | None:
     if not isinstance(library, ReplayBench):
         raise InvalidInputError(f"library must be a ReplayBench (got {type(library).__name__})")
 
-    def compare(problem: GemmProblem, answer: AlgoConfig) -> list[Compared] | Declined:
-        known = described(library.library, library.index, problem, answer, library.accept)
-        if isinstance(known, Declined):
-            return known
-        unfit = replay_decline(known.regions) if tanh_approx_of(library) is None else None
-        return unfit or _compare(library, item, problem, answer, known.regions)
+    def compare(problem: GemmProblem, answer: AlgoConfig) -> Examined | Declined:
+        return replayed(library, library.index, library.accept, item, Asked(problem=problem, answer=answer))
 
     return verify_by(library, item, compare)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A problem and the library's answer to it."""
+
+    problem: GemmProblem
+    answer: AlgoConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """All draws of a shape; ``kernel``: what computed our side."""
+
+    compared: Sequence[Compared]
+    kernel: str
+
+
+def replayed(
+    library: Library, index: ProfileIndex, accept: Level, item: KindItem, asked: Asked
+) -> Examined | Declined:
+    """All draws of a shape by the CPU replay of its rule, on windows; Declined where there is no rule to replay."""
+    known = described(library, index, asked.problem, asked.answer, accept)
+    if isinstance(known, Declined):
+        return known
+    unfit = replay_decline(known.regions) if tanh_approx_of(library) is None else None
+    compared = unfit or _compare(library, item, asked.problem, asked.answer, known.regions)
+    return compared if isinstance(compared, Declined) else Examined(compared=compared, kernel=REPLAY)
+
+
 def verify_by(
-    library: Library, item: KindItem, compare: Callable[[GemmProblem, AlgoConfig], Sequence[Compared] | Declined]
+    library: Library, item: KindItem, compare: Callable[[GemmProblem, AlgoConfig], Examined | Declined]
 ) -> KindRecord | None:
     """The record of one shape, None where its time is over; ``compare`` compares all draws, or says why it cannot."""
     if item.until is not None and time.time() > item.until:
@@ -106,9 +133,10 @@ def verify_by(
     if isinstance(answer, Refused):
         return KindRecord(**found, refused=answer.status, seconds=time.perf_counter() - begin)
     found["answer"] = to_plain(answer)
-    compared = compare(p, answer)
-    if isinstance(compared, Declined):
-        return KindRecord(**found, declined=compared, seconds=time.perf_counter() - begin)
+    examined = compare(p, answer)
+    if isinstance(examined, Declined):
+        return KindRecord(**found, declined=examined, seconds=time.perf_counter() - begin)
+    compared, found["kernel"] = examined.compared, examined.kernel
     worst = max(compared, key=lambda c: list(Outcome).index(c.outcome))
     found["counts"] = count([c.outcome for c in compared])
     fatal = any("CUDA error" in c.failure for c in compared)
