@@ -64,11 +64,11 @@ def scopes_of(*families: str) -> dict[str, Scope]:
 
 def cover(
     library: Library, scopes: dict[str, Scope], folder: Path, options: CoverageOptions,
-    tasks: CoverageTasks | None = None,
+    tasks: CoverageTasks | None = None, rows: dict[str, str] | None = None,
 ) -> tuple[int, Coverage]:  # fmt: skip
     chosen = tasks or CoverageTasks(verify=verify_kind)
     done = run_coverage(
-        InProcess(library), scopes, options, folder, IDENTITY_OF, lambda *_: None, chosen, ABOUT
+        InProcess(library), scopes, options, folder, IDENTITY_OF, lambda *_: None, chosen, ABOUT, rows or {}
     )  # fmt: skip
     return done, read_coverage([folder])
 
@@ -199,6 +199,22 @@ def test_a_session_goes_on_where_the_records_end(tmp_path: Path) -> None:
     assert cover(bench, scopes, tmp_path, options)[0] == 0
     with pytest.raises(CampaignError, match=r"^folder must hold this campaign"):
         cover(bench, scopes, tmp_path, replace(options, draws=2))
+
+
+def test_rules_of_other_families_may_change(tmp_path: Path) -> None:
+    scopes = scopes_of("float16", "tf32")
+    bench = bench_of(profile_of(scopes))
+    options = CoverageOptions(shapes={"float16": 2}, draws=1)
+    one, rows = {"float16": scopes["float16"]}, {"float16": "a", "tf32": "b"}
+    cover(bench, one, tmp_path / "x", options, rows=rows)
+    both = replace(options, shapes={"float16": 2, "tf32": 2})
+    assert cover(bench, scopes, tmp_path / "x", both, rows=rows | {"tf32": "c"})[0] == 2
+    for family in scopes:
+        with pytest.raises(CampaignError, match=r"^folder must hold this campaign"):
+            cover(bench, scopes, tmp_path / "x", both, rows=rows | {"tf32": "c", family: "d"})
+    cover(bench, one, tmp_path / "y", options, rows={"float16": "e"})
+    with pytest.raises(CampaignError, match=r"^folders must hold shards of one campaign"):
+        read_coverage([tmp_path / "x", tmp_path / "y"])
 
 
 def test_families_progress_in_proportion(tmp_path: Path) -> None:

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
     from gemmdesc.cli.verifying import Sides
     from gemmdesc.probe.sampling import Scope
+    from gemmdesc.profiles import Profile
     from gemmdesc.verification.coverage import CoverageOptions, CoverageTasks
 
 #: What a shape may take without waiting for its turn, which every process may hold, and the most that one takes.
 _UNASKED_BYTES, _LARGEST_BYTES = 4 << 30, 16 << 30
 _TOP = 40
+#: Problems of a scope that are drawn to see of which types and kinds they are.
+_PROBLEMS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +84,25 @@ def verify_coverage(
         with ProcessPool(sides.factory, workers) as pool:
             if options.seconds is not None:
                 options = replace(options, seconds=options.seconds - (monotonic() - choice.began))
-            run_coverage(pool, scopes, options, kept, sides.identity, progress.report, tasks, _about(sides))
+            identity = {name: value for name, value in sides.identity.items() if name != "profile"}
+            rows = {family: _rows_digest(sides.profile, scope) for family, scope in scopes.items()}
+            run_coverage(pool, scopes, options, kept, identity, progress.report, tasks, _about(sides), rows)
     data = coverage_summary(read_coverage([kept]))
     if wants_json(context, json):
         print_json({"library": str(sides.library.version), **data})
     else:
         print_coverage(data)
     return DIFFERENT if data["mismatches"] else EQUAL
+
+
+def _rows_digest(profile: Profile, scope: Scope) -> str:
+    """Of the rows that problems of ``scope`` may meet: other kinds' may change while a campaign goes on."""
+    from gemmdesc.probe.sampling import draw_problem
+    from gemmdesc.profiles import family_of
+    from gemmdesc.profiles.columns import rows_digest
+
+    families = {family_of(draw_problem(scope, 0, number)) for number in range(_PROBLEMS)}
+    return rows_digest(sorted((r for r in profile.rows if r.key.family in families), key=lambda r: str(r.key)))
 
 
 def _scopes(sides: Sides, families: Mapping[str, int]) -> dict[str, Scope]:

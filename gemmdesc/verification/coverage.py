@@ -173,6 +173,7 @@ def coverage_item(
 def run_coverage(
     workers: Workers, scopes: Mapping[str, Scope], options: CoverageOptions, folder: Path, identity: Mapping[str, Any],
     report: Report, tasks: CoverageTasks, about: Mapping[str, Any] = MappingProxyType({}),
+    rows: Mapping[str, str] = MappingProxyType({}),
 ) -> int:  # fmt: skip
     """Do the shapes of the options' shard that are not in ``folder`` yet, until time is over; returns how many.
 
@@ -180,7 +181,8 @@ def run_coverage(
     Families and regimes progress in proportion, so that a session cut short has some of each; what one was working on
     that was killed, or lost a worker, comes last.  Every record is handed
     to the operating system as soon as it is known.  ``about``: what made the records (command, card, versions, date),
-    kept beside them.
+    kept beside them.  ``rows``: by family, a digest of the rules that its shapes may meet; where these change its
+    records are of another campaign, whatever other families' rules do.
 
     Raises:
         CampaignError: ``folder`` holds another campaign, or a process lost its device; what was done is on disk, and
@@ -189,7 +191,7 @@ def run_coverage(
     until = None if options.seconds is None else time.time() + options.seconds
     log = Journal(folder, {**identity, "seed": options.seed, "draws": options.draws})
     log.append(ABOUT, dict(about))
-    journals = {f: Journal(folder / f, {**identity, "family": f}) for f in scopes}
+    journals = {f: Journal(folder / f, {**identity, "family": f, "rows": rows.get(f, "")}) for f in scopes}
     items = _suspects_last(list(_left(scopes, options, journals, until)), log, folder / _MARKS)
     began = time.monotonic()
     if tasks.needs is not None and tasks.compile is not None:

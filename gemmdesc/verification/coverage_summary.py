@@ -58,12 +58,14 @@ def read_coverage(folders: Sequence[Path]) -> Coverage:
     """What lies in the folders of one campaign's shards; a shape that several hold counts once.
 
     Raises:
-        CampaignError: a folder holds no coverage campaign, or they are of different ones (library, card, profile, seed,
-            draws).
+        CampaignError: a folder holds no coverage campaign, or they are of different ones (library, card, seed, draws,
+            a family's rows of the profile).
     """
     stamps = [_stamp(folder) for folder in folders]
-    if not stamps or any(stamp != stamps[0] for stamp in stamps):
-        raise CampaignError(f"folders must hold shards of one campaign (got {[str(f) for f in folders]}: {stamps})")
+    _require_one(folders, stamps)
+    for family in FAMILIES:
+        of_family = [f / family / _STAMP for f in folders]
+        _require_one(folders, [json.loads(s.read_text()) for s in of_family if s.is_file()] or stamps)
     covered: dict[tuple[str, str], dict[int, Covered]] = {}
     sessions: list[dict[str, Any]] = []
     about: list[dict[str, Any]] = []
@@ -80,6 +82,11 @@ def read_coverage(folders: Sequence[Path]) -> Coverage:
         draws=stamps[0]["draws"], sessions=tuple(sessions), about=tuple(about),
         covered={place: tuple(shapes[i] for i in sorted(shapes)) for place, shapes in covered.items()},
     )  # fmt: skip
+
+
+def _require_one(folders: Sequence[Path], stamps: Sequence[dict[str, Any]]) -> None:
+    if not stamps or any(stamp != stamps[0] for stamp in stamps):
+        raise CampaignError(f"folders must hold shards of one campaign (got {[str(f) for f in folders]}: {stamps})")
 
 
 def _stamp(folder: Path) -> dict[str, Any]:
