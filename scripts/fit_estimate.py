@@ -80,7 +80,7 @@ def timed_of(row: Row) -> list[Timed]:
             continue
         tile = tuple(map(int, match.groups()[1:6]))
         for config in configs_of(Structure(match[1])):
-            c = (config.block_m, config.block_n, config.block_k, config.num_warps, config.num_stages)
+            c = (config.block_m, config.columns, config.block_k, config.num_warps, config.num_stages)
             if c == tile and config.dependent == bool(match[7]):
                 found.append(
                     Timed(

@@ -18,6 +18,7 @@ from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.unasked import features_of, pays_unasked, without_twins
 
 TMA, FOLDED, MERGED = Structure.CHAIN_TMA, Structure.FOLDED_CHAIN, Structure.MERGED_TMA
+WIDE = Structure.CHAIN_WIDE
 
 
 def meta(m: int, n: int, k: int) -> KernelMeta:
@@ -60,6 +61,21 @@ def test_a_lone_program_takes_its_latency_over_its_stages() -> None:
     deep = us(tile(64, 64, 128, 6), 256, 2048, 6144)
     assert deep < more < few
     assert few == pytest.approx(30.4, rel=0.1)  # as measured
+
+
+def test_two_widths_multiply_as_one_and_their_tiles_start_one_after_the_other() -> None:
+    whole = tile(128, 256, 64, 3)
+    wide = replace(whole, block_n=128, beside_n=64)
+    three_quarters = 0.75 * us(whole, 128, 256 * 132, 16384)
+    assert us(wide, 128, 192 * 132, 16384, structure=WIDE) == pytest.approx(three_quarters, rel=0.03)
+    one, two = (us(wide, 128, 192 * 132 * turns, 1024, structure=WIDE) for turns in (1, 2))
+    assert two == pytest.approx(2 * one - H200.start_us - H200.fill_us + H200.restart_us, rel=0.03)
+    # Where two programs share a multiprocessor, one multiplies while the other starts again.
+    alone, shared = (us(replace(wide, programs_per_sm=each), 128, 192 * 528, 64, structure=WIDE) for each in (1, 2))
+    assert alone - shared > 2 * H200.restart_us
+    # A second width of few columns costs as much as its rows take to read.
+    thin = replace(whole, beside_n=16)
+    assert us(thin, 128, 272 * 132, 16384, structure=WIDE) > 272 / 256 * us(whole, 128, 256 * 132, 16384)
 
 
 def test_slices_fold_where_that_takes_least() -> None:
@@ -114,9 +130,8 @@ def test_a_twin_gives_way() -> None:
 def test_what_no_card_has_compared_is_not_picked_unasked() -> None:
     at = meta(256, 2048, 6144), slices(6144), 6144
     for config in UNCOMPARED_CONFIGS:
-        assert config in TMA_CONFIGS
-        assert not any(pays_unasked(TMA, replace(config, dependent=early), *at) for early in (False, True))
-        assert not pays_unasked(MERGED, replace(config, one_launch=True), *at)
+        (structure,) = (s for s in Structure if config in configs_of(s))
+        assert not any(pays_unasked(structure, replace(config, dependent=early), *at) for early in (False, True))
         assert config not in FUSED_CONFIGS
     large = tile(128, 128, 64, 4, 8)
     assert pays_unasked(TMA, large, *at)

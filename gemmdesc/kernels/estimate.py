@@ -38,7 +38,8 @@ class Costs:
     ``tera_operations``: the rate that power allows, additions counted; ``terabytes``: of device memory.  ``tile_us``
     and ``store_ns``: the end of a tile, and of a thousand of its outputs.  ``line_ns``, ``sliver_ns``: one line of a
     box, and beyond that of a line of no length.  ``fold_us``, ``fold_terabytes``: a fold's own kernel.  ``merge_us``,
-    ``slice_us``: a fold by the last program, and each slice of it.  ``sharpness``: the norm's power.
+    ``slice_us``: a fold by the last program, and each slice of it.  ``restart_us``: from one tile of a loop that is not
+    flattened to the next, whose loads do not begin while the one before is stored.  ``sharpness``: the norm's power.
     """
 
     start_us: float
@@ -56,6 +57,7 @@ class Costs:
     fold_terabytes: float
     merge_us: float
     slice_us: float
+    restart_us: float
     sharpness: float
 
 
@@ -63,7 +65,7 @@ class Costs:
 H200 = Costs(
     start_us=2.74, fill_us=0.24, early_us=0.5, latency_us=0.818, gigahertz=1.98, tera_operations=917.0, terabytes=4.51,
     tile_us=0.25, store_ns=10.8, line_ns=0.11, sliver_ns=8.1, fold_us=2.83, fold_terabytes=0.88, merge_us=1.44,
-    slice_us=0.154, sharpness=3.87,
+    slice_us=0.154, restart_us=1.0, sharpness=3.87,
 )  # fmt: skip
 
 
@@ -109,7 +111,9 @@ def estimated_us(
     together = sum([math.pow(bound / largest, costs.sharpness) for bound in bounds])
     time = largest * math.pow(together, 1 / costs.sharpness)
     time += costs.start_us + costs.fill_us * min(turns.steps, _FILLING) / _FILLING
-    time += turns.each * costs.tile_us + turns.share * config.block_m * config.block_n * costs.store_ns * 1e-6
+    time += turns.each * costs.tile_us + turns.share * config.block_m * config.columns * costs.store_ns * 1e-6
+    if config.beside_n:  # Programs of one multiprocessor restart while others multiply.
+        time += (turns.each - 1) * costs.restart_us / config.programs_per_sm
     if config.dependent:
         time -= costs.early_us
     if structure.merged:
@@ -128,12 +132,11 @@ def least_us(meta: KernelMeta, costs: Costs = H200) -> float:
 
 def _bounds(config: KernelConfig, meta: KernelMeta, turns: Turns, lanes: int, costs: Costs) -> tuple[float, ...]:
     """Microseconds of each of what may be the slowest: instructions, caches, lines, latency, power, memory."""
-    rows, columns, k = config.block_m, config.block_n, config.block_k
+    rows, columns, k = config.block_m, config.columns, config.block_k
     size = meta.a.dtype.itemsize
     steps, clocks = turns.share * turns.steps, costs.gigahertz * 1e3
-    # Each warp group reads its rows and all columns of a step from shared memory.
-    read = (_GROUP_ROWS + columns) * 16 * size / _SHARED_BYTES
-    instruction = max(columns * _GROUP_ROWS * 16 / _PRODUCTS * 2, read)
+    widths = (config.block_n, config.beside_n) if config.beside_n else (columns,)
+    instruction = sum([_instruction(width, size) for width in widths])
     width = min(k, _BOX_LANES)
     line = costs.line_ns + costs.sliver_ns * max(0.0, 1 - lanes / min(width, _SLIVER_LANES))
     work = 2.0 * turns.items * turns.steps * rows * columns * k
@@ -146,3 +149,9 @@ def _bounds(config: KernelConfig, meta: KernelMeta, turns: Turns, lanes: int, co
         work * 1e-6 / costs.tera_operations,
         moved * 1e-6 / costs.terabytes,
     )
+
+
+def _instruction(columns: int, size: int) -> float:
+    """Clocks of an instruction, in which each warp group reads its rows and all columns from shared memory."""
+    read = (_GROUP_ROWS + columns) * 16 * size / _SHARED_BYTES
+    return max(columns * _GROUP_ROWS * 16 / _PRODUCTS * 2, read)

@@ -85,7 +85,7 @@ def _chain_variant(
     if structure is Structure.FOLDED_CHAIN and merge is not None:
         constants["PARTIAL_DTYPE"] = merge.partial_dtype.value
         constants["MERGE_DTYPE"] = merge.merge_dtype.value
-    if structure in (Structure.CHAIN_TMA, Structure.MERGED_TMA):
+    if structure in (Structure.CHAIN_TMA, Structure.CHAIN_WIDE, Structure.MERGED_TMA):
         constants["DEPENDENT"] = config.dependent
     constants["OUT_LAYOUT"] = store[1].value
     if not structure.merged:
@@ -93,6 +93,7 @@ def _chain_variant(
     constants |= {
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
+        **({"BESIDE_N": config.beside_n} if config.beside_n else {}),
         "BLOCK_K": config.block_k,
         "GROUP_M": config.group_m,
     }
@@ -264,7 +265,7 @@ def _fitting(structure: Structure, shared_bytes: int) -> Iterator[tuple[KernelCo
 
 def _descriptor_variants(shared_bytes: int) -> Iterator[Variant]:
     stores = [(True, Layout.ROWS, False), *product((False,), _UNIT, (False, True))]
-    for structure in (Structure.CHAIN_TMA, Structure.FOLDED_CHAIN):
+    for structure in (Structure.CHAIN_TMA, Structure.CHAIN_WIDE, Structure.FOLDED_CHAIN):
         folds = structure is Structure.FOLDED_CHAIN
         for config, loaded, stored in _fitting(structure, shared_bytes):
             merges = [m for m in _merges() if foldable(m, stored)] if folds else [None]
