@@ -178,7 +178,7 @@ def test_enough_tiles_fold_in_registers_and_few_go_to_scratch() -> None:
     for asked, scratch in (((), Structure.CHAIN_TMA), ((Feature.ONE_LAUNCH,), Structure.MERGED_TMA)):
         assert chosen(desc(4096, span=1408), meta(2048, 2048, 4096), *asked).structure is Structure.FOLDED_CHAIN
         # One program a slice is more than the few tiles of a fold in registers would keep busy.
-        assert chosen(desc(8192, span=4096), meta(256, 2048, 8192), *asked).structure is scratch
+        assert chosen(desc(8192, span=4096), meta(256, 1024, 8192), *asked).structure is scratch
         # So many slices take one program longer to fold than a launch costs.
         deep = chosen(desc(300000, span=5056), meta(16, 16, 300000), *asked)
         assert deep.structure is Structure.CHAIN_TMA
@@ -189,7 +189,7 @@ def test_slices_of_few_tiles_take_one_launch_where_it_is_asked_for_and_of_many_t
     # Roundings that no kernel folds in registers.
     scratch = desc(4096, span=1408, merge_dtype=DType.BFLOAT16)
     for d, at, one, two in (
-        (desc(4096, span=1408), meta(512, 512, 4096), Structure.MERGED_TMA, Structure.CHAIN_TMA),
+        (desc(4096, span=1408), meta(256, 256, 4096), Structure.MERGED_TMA, Structure.CHAIN_TMA),
         (scratch, meta(20000, 20000, 4096), None, Structure.CHAIN_TMA),
         (scratch, meta(50, 70, 4096, alignment=2), Structure.MERGED_POINTER, Structure.CHAIN_POINTER),
         (scratch, meta(50, 200000, 4096, alignment=2), None, Structure.CHAIN_POINTER),

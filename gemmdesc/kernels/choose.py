@@ -256,9 +256,10 @@ def _fits(config: KernelConfig, structure: Structure, meta: KernelMeta, slices: 
         return False
     if structure.merged and not _counts(config, structure, meta, slices):
         return False
-    stored = DType.FLOAT32 if slices.merge and structure is not Structure.FOLDED_CHAIN else meta.out.dtype
+    scratch = slices.merge is not None and structure is not Structure.FOLDED_CHAIN
+    stored = DType.FLOAT32 if scratch else meta.out.dtype
     return (
-        config.shared_bytes(meta.a.dtype.itemsize, stored.itemsize) <= meta.shared_bytes
+        config.shared_bytes(meta.a.dtype.itemsize, stored.itemsize, by_pointers=scratch) <= meta.shared_bytes
         and config.tiles(meta.m, meta.n) * slices.count <= MAX_NARROW_OFFSET
     )
 

@@ -89,10 +89,16 @@ class KernelConfig:
         """Whether a tile of a tensor-descriptor kernel is narrower than a matrix instruction of a warp group."""
         return self.block_m < 64 or self.block_n < 16
 
-    def shared_bytes(self, operand_size: int, stored_size: int) -> int:
-        """Shared memory of a pipeline and of one whole tile staged for its store, ``stored_size`` bytes an element."""
-        stage = (self.block_m + self.columns) * self.block_k * operand_size
-        return self.num_stages * stage + self.block_m * self.columns * stored_size + _BARRIER_BYTES
+    def shared_bytes(self, operand_size: int, stored_size: int, *, by_pointers: bool = False) -> int:
+        """Shared memory of a pipeline and of one whole tile staged for its store, ``stored_size`` bytes an element.
+
+        ``by_pointers``: of stores by pointers at the end of a loop that is not flattened, which tiles of two widths
+        have: each width in turn is staged where the pipeline was.
+        """
+        pipeline = self.num_stages * (self.block_m + self.columns) * self.block_k * operand_size
+        if by_pointers and self.beside_n:
+            return max(pipeline, self.block_m * self.block_n * stored_size) + _BARRIER_BYTES
+        return pipeline + self.block_m * self.columns * stored_size + _BARRIER_BYTES
 
 
 def _config(m: int, n: int, k: int, warps: int, stages: int, *, per_sm: int = 1, beside: int = 0) -> KernelConfig:
