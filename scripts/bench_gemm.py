@@ -14,8 +14,8 @@ caller gets: the model's choice, or that of a tuned table if one is found.  Exit
 are left.
 
 ``--configs``: also time other schedules of plain 16-bit products where they apply, bytes first; names between commas,
-``two_launches``, ``plain``, or ``one_launch``, ``narrow``, ``dependent``, joined by + where several hold; ``usual``
-for seven.
+``two_launches``, ``plain``, or ``one_launch``, ``narrow``, ``dependent``, ``wide``, joined by + where several hold;
+``usual`` for seven of them without ``wide``.
 ``--compiled``: of how many shapes a group torch.compile's code is timed, which takes 20 seconds a shape.
 
 ``summary`` writes OUT/speed.json (claims, for docs/results), OUT/speed.parquet (every row, dropped sessions', too) and

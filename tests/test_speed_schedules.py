@@ -41,7 +41,7 @@ def test_names() -> None:
     assert schedules_named("narrow,one_launch,narrow") == ("narrow", "one_launch")
     # Two launches and the plain schedule have none, and never apply to one product.
     assert len({features_named(name) for name in USUAL}) == len(USUAL) - 1
-    for bad in ("wide", "narrow+narrow", "narrow+", "two_launches+narrow"):
+    for bad in ("wider", "narrow+narrow", "narrow+", "two_launches+narrow"):
         with pytest.raises(InvalidInputError, match="configs must be some of two_launches, one_launch, narrow"):
             schedules_named(bad)
 

@@ -12,6 +12,7 @@ from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.config import (
     EARLY_MERGED_CONFIGS,
     EARLY_TMA_CONFIGS,
+    EARLY_WIDE_CONFIGS,
     FOLDED_CONFIGS,
     GROUPED_CONFIGS,
     MERGED_CONFIGS,
@@ -19,6 +20,7 @@ from gemmdesc.kernels.config import (
     MERGED_POINTER_CONFIGS,
     POINTER_CONFIGS,
     TMA_CONFIGS,
+    WIDE_CONFIGS,
     Feature,
     KernelConfig,
 )
@@ -164,6 +166,8 @@ def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:
     match structure:
         case Structure.CHAIN_TMA:
             return TMA_CONFIGS + EARLY_TMA_CONFIGS
+        case Structure.CHAIN_WIDE:
+            return WIDE_CONFIGS + EARLY_WIDE_CONFIGS
         case Structure.FOLDED_CHAIN:
             return FOLDED_CONFIGS
         case Structure.MERGED_TMA:
@@ -184,10 +188,13 @@ def _unasked_configs(
     structure: Structure, meta: KernelMeta, slices: Slices, unasked: frozenset[Feature] | None
 ) -> list[KernelConfig]:
     """Those that the model may pick; where it may pick dependent ones, not what they are without."""
+    if structure is Structure.CHAIN_WIDE and meta.n <= THIN_SIDE:
+        return []
     every = configs_of(structure)
     if unasked is not None:
+        asked = structure is Structure.CHAIN_WIDE and Feature.WIDE in unasked
         return without_twins(
-            [c for c in every if features_of(structure, c) <= unasked and compared(structure, c)]
+            [c for c in every if features_of(structure, c) <= unasked and (asked or compared(structure, c))]
         )
     span = read_span(slices, meta)
     return without_twins([c for c in every if pays_unasked(structure, c, meta, slices, span)])
@@ -210,10 +217,9 @@ def structures_for(slices: Slices, meta: KernelMeta) -> tuple[Structure, ...]:
     pointers = (chained,) if slices.merge is None else (merged, chained)
     if not _direct(slices, meta) and min(meta.m, meta.n) < PACKED_SIDE:
         return pointers
-    if slices.merge is None:
-        scratch: tuple[Structure, ...] = (Structure.CHAIN_TMA,)
-    else:
-        scratch = (Structure.MERGED_TMA, Structure.CHAIN_TMA)
+    scratch: tuple[Structure, ...] = (Structure.CHAIN_TMA, Structure.CHAIN_WIDE)
+    if slices.merge is not None:
+        scratch = (Structure.MERGED_TMA, *scratch)
     if not _direct(slices, meta) and _is_short(slices, meta):
         return (*pointers, *scratch)
     if slices.merge is not None and foldable(slices.merge, meta.out.dtype):
@@ -246,13 +252,14 @@ def _fits(config: KernelConfig, structure: Structure, meta: KernelMeta, slices: 
     """Whether no step of ``config`` crosses from one slice into the next, and the kernel fits memory and indices."""
     if structure.by_descriptor and slices.count > 1 and read_span(slices, meta) % config.block_k:
         return False
-    if config.one_launch != structure.merged:
+    if config.one_launch != structure.merged or (config.beside_n > 0) != (structure is Structure.CHAIN_WIDE):
         return False
     if structure.merged and not _counts(config, structure, meta, slices):
         return False
-    stored = DType.FLOAT32 if slices.merge and structure is not Structure.FOLDED_CHAIN else meta.out.dtype
+    scratch = slices.merge is not None and structure is not Structure.FOLDED_CHAIN
+    stored = DType.FLOAT32 if scratch else meta.out.dtype
     return (
-        config.shared_bytes(meta.a.dtype.itemsize, stored.itemsize) <= meta.shared_bytes
+        config.shared_bytes(meta.a.dtype.itemsize, stored.itemsize, by_pointers=scratch) <= meta.shared_bytes
         and config.tiles(meta.m, meta.n) * slices.count <= MAX_NARROW_OFFSET
     )
 

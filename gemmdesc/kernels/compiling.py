@@ -25,10 +25,12 @@ from gemmdesc.kernels.repack import repack_kernel
 from gemmdesc.kernels.scalar_nest import fold_level_kernel, scalar_leaves_kernel
 from gemmdesc.kernels.variants import Variant
 from gemmdesc.kernels.variants_fused import BYTES
+from gemmdesc.kernels.wide_chain import chain_wide_kernel
 
 #: The kernels by the name that a Variant carries.
 KERNELS: Mapping[str, Any] = {
     "chain_tma": chain_tma_kernel,
+    "chain_wide": chain_wide_kernel,
     "folded_chain": folded_chain_kernel,
     "chain_pointer": chain_pointer_kernel,
     "grouped_chain": grouped_chain_kernel,
@@ -87,8 +89,8 @@ def compile_variant(variant: Variant, *, capability: int) -> Any:
     kernel = KERNELS[variant.kernel]
     constants = constants_of(variant)
     descriptors = _descriptors(variant, constants)
-    if "out_desc" in descriptors and constants.get("STORE_BY_DESCRIPTOR") is False:
-        constants["out_desc"] = None
+    if constants.get("STORE_BY_DESCRIPTOR") is False:
+        constants |= {name: None for name in descriptors if name.startswith("out")}
     signature: dict[str, str] = {}
     attributes = {}
     for position, parameter in enumerate(kernel.params):
@@ -123,6 +125,9 @@ def _descriptors(variant: Variant, constants: Mapping[str, Any]) -> dict[str, st
     boxes = {"a_desc": (variant.loaded, a), "b_desc": (variant.loaded_b or variant.loaded, b)}
     if not kmajor:
         boxes["out_desc"] = (variant.stored, (m, n // int(constants.get("CHUNKS", 1))))
+    if beside := constants.get("BESIDE_N"):
+        boxes["b_beside_desc"] = (variant.loaded, (k, beside) if constants["B_ROWS"] else (beside, k))
+        boxes["out_beside_desc"] = (variant.stored, (m, beside))
     return {
         name: f"tensordesc<{_POINTERS[dtype].lstrip('*')}[{box[0]}, {box[1]}]>" for name, (dtype, box) in boxes.items()
     }

@@ -11,7 +11,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, choose_kernel
-from gemmdesc.kernels.config import TMA_CONFIGS, UNCOMPARED_CONFIGS
+from gemmdesc.kernels.config import PIPELINED_CONFIGS, SHORT_CONFIGS, TMA_CONFIGS
 from gemmdesc.kernels.instructions import OPERAND_KINDS, Instructions, assembled
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.slices import OPERAND_DTYPES, declined
@@ -19,8 +19,8 @@ from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tuned import UNTUNED, TunedTable
 from gemmdesc.pointwise import PointwiseStep
 
-#: Triton has no code for storing rows of 8 so.
-FUSED_CONFIGS = tuple(c for c in TMA_CONFIGS if c.block_n >= 16 and c not in UNCOMPARED_CONFIGS)
+#: Triton has no code for storing rows of 8 so; of the others, those that a card has compared with such ends.
+FUSED_CONFIGS = tuple(c for c in TMA_CONFIGS if c.block_n >= 16 and c not in (*PIPELINED_CONFIGS, *SHORT_CONFIGS))
 #: The largest stride of an operand or an output, so that offsets inside a tile have 32 bits.
 MOST_STRIDE = MAX_NARROW_OFFSET // 256
 FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
@@ -161,7 +161,7 @@ def _chain(
     chain = choose_kernel(alone, stored, card, tuned=tuned, unasked=frozenset())
     if not isinstance(chain, KernelChoice) or chain.merges or chain.slices.count != 1:
         return None
-    if chain.structure is Structure.CHAIN_TMA:
+    if chain.structure in (Structure.CHAIN_TMA, Structure.CHAIN_WIDE):
         if chain.config in FUSED_CONFIGS:
             return chain
         smaller = choose_kernel(alone, stored, card, configs=FUSED_CONFIGS, structure=Structure.CHAIN_TMA)

@@ -10,6 +10,7 @@ from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel
 from gemmdesc.kernels.config import Feature
+from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tiled import Choice
 from gemmdesc.kernels.unasked import features_of
 from gemmdesc.tuning.card import kernel_descriptor
@@ -60,12 +61,14 @@ def schedules_named(text: str) -> tuple[str, ...]:
 def scheduled(plan: Plan, name: str, card: CardArithmetic) -> KernelChoice | None:
     """The model's choice for the plan's product with just the features of schedule ``name``; None where it has none.
 
-    Two launches are a schedule of slices only, and the plain one of whole chains.
+    Two launches are a schedule of slices only, and the plain one of whole chains.  A wide one is the best of its
+    structure, whether or not the model would rather have another.
     """
     features, wanted = features_named(name), kernel_descriptor(plan)
+    structure = Structure.CHAIN_WIDE if Feature.WIDE in features else None
     if isinstance(wanted, Declined) or not isinstance(plan.kernel, KernelChoice):
         return None
-    choice = choose_kernel(wanted, plan.meta, card, unasked=features)
+    choice = choose_kernel(wanted, plan.meta, card, structure=structure, unasked=features)
     if not isinstance(choice, KernelChoice) or features_of(choice.structure, choice.config) != features:
         return None
     if name == PLAIN and choice.slices.merge is not None:
@@ -84,6 +87,6 @@ def in_a_word(kernel: Choice) -> str:
     if not isinstance(kernel, KernelChoice):
         return kernel.structure.value
     c = kernel.config
-    tile = f"{c.block_m}x{c.block_n}x{c.block_k}, {c.num_warps} warps, {c.num_stages} stages"
+    tile = f"{c.block_m}x{c.columns}x{c.block_k}, {c.num_warps} warps, {c.num_stages} stages"
     packed, dependent = " packed" if kernel.packing else "", ", dependent" if c.dependent else ""
     return f"{kernel.structure.value}{packed} {tile}{dependent}"
