@@ -37,8 +37,8 @@ from gemmdesc.probe.sampling import KIND_NAMES, Regime, chosen_kinds, scope_name
 from gemmdesc.probe.several import run_several
 from gemmdesc.probe.workers import InProcess, ProcessPool, Workers
 from gemmdesc.profiles import Profile, merge_profiles, profile_digest, publish, read_profile
+from gemmdesc.verification.kind_campaign import KindOptions, run_kinds
 from gemmdesc.verification.kind_records import kinds_summary
-from gemmdesc.verification.kinds import KindOptions, run_kinds
 from gemmdesc.verification.replayed import ReplayBenchFactory
 
 SEED = 0

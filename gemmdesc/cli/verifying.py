@@ -86,7 +86,7 @@ def verify(
     """Compare shape by shape with cuBLASLt and torch.mm; exit code 1 where any byte differs.  Resumes by itself."""
     from gemmdesc.cli.verifying_kinds import KindChoice, require_alone, verify_kinds
     from gemmdesc.verification.campaign import Options, options_of_size
-    from gemmdesc.verification.kinds import KindOptions
+    from gemmdesc.verification.kind_campaign import KindOptions
 
     if power is not None and promote is not None:
         raise InvalidInputError("promote must not stand beside --power, which compares mutants (got both)")

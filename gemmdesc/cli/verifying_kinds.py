@@ -13,7 +13,7 @@ from gemmdesc.cli.output import DIFFERENT, EQUAL, Progress, print_json, print_ta
 
 if TYPE_CHECKING:
     from gemmdesc.cli.verifying import Sides
-    from gemmdesc.verification.kinds import KindOptions
+    from gemmdesc.verification.kind_campaign import KindOptions
 
 _TOP = 40
 
@@ -44,9 +44,10 @@ def verify_kinds(
         InvalidInputError: there is no such kind, or the library is simulated and answers plain products only.
     """
     from gemmdesc.probe.workers import ProcessPool
+    from gemmdesc.verification.kind_campaign import run_kinds
     from gemmdesc.verification.kind_kernels import kernels_needed, verify_kernels
     from gemmdesc.verification.kind_records import kinds_summary
-    from gemmdesc.verification.kinds import run_kinds, verify_kind
+    from gemmdesc.verification.kinds import verify_kind
 
     kernels = sides.name == "kernels"
     task, needs = (verify_kernels, kernels_needed) if kernels else (verify_kind, None)
