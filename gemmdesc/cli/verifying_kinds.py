@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gemmdesc.cli.output import DIFFERENT, EQUAL, Progress, print_json, print_table, wants_json
+from gemmdesc.cli.output import DIFFERENT, EQUAL, Progress, print_found, print_json, print_table, wants_json
 
 if TYPE_CHECKING:
-    from gemmdesc.cli.verifying import Sides
+    from gemmdesc.cli.sides import Sides
     from gemmdesc.verification.kind_campaign import KindOptions
-
-_TOP = 40
 
 
 def require_alone(option: str, others: Mapping[str, object]) -> None:
@@ -55,8 +53,7 @@ def verify_kinds(
     usual = sides.folder(options.seed, options.draws)
     kept = folder or usual.with_name(f"{usual.name}-kinds")
     with Progress() as progress, ProcessPool(sides.factory, workers) as pool:
-        where = f"cuBLASLt {sides.library.version} on {sides.device.name or sides.device.folder}"
-        progress.say(f"{where}; records in {kept}")
+        progress.say(sides.announced(kept))
         found = run_kinds(pool, sides.scopes(choice.kinds), options, kept, sides.identity, progress.report, task, needs)
     data = kinds_summary(found)
     if wants_json(context, json):
@@ -76,7 +73,4 @@ def print_kinds(data: dict[str, Any], ours: str) -> None:
     if data["by_types"]:
         types = data["by_types"]
         print_table("by operand and output types", tuple(types[0]), [tuple(row.values()) for row in types])
-    for title in ("reasons", "mismatches"):
-        if data[title]:
-            listed = [" | ".join(f"{k}={v}" for k, v in row.items()) for row in data[title][:_TOP]]
-            print_table(title, ("",), [(text,) for text in listed])
+    print_found(data)
