@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gemmdesc"
 #: Layers from left to right; in each, the groups that may not import one another.
 ORDER = (
     (("errors", "dtypes", "bits", "nvrtc"),),
-    (("descriptor", "pointwise", "variable_fields"),),
+    (("descriptor", "descriptor_fields", "layouts", "epilogue_steps", "pointwise", "variable_fields"),),
     (("schedule", "text", "normal_form", "expressions", "problem", "plain", "rule", "regions"),),
     (("arithmetic", "operands", "rivals", "mutants"),),
     (("library",), ("profiles",), ("kernels",), ("equivalence",)),
