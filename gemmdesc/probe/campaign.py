@@ -14,12 +14,12 @@ from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.comparisons import Comparisons
 from gemmdesc.probe.examples import Draws
 from gemmdesc.probe.journal import Journal
+from gemmdesc.probe.outcomes import ClassOutcome
 from gemmdesc.probe.partition import Partition, Report
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
 from gemmdesc.probe.sampling import Scope
 from gemmdesc.probe.scan import Tally, block_from_plain, block_to_plain, unseen_mass
-from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.survey import Survey
 from gemmdesc.probe.tasks import ScanTask, run_scan
 from gemmdesc.probe.verification import Failure, Verification

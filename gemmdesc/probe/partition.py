@@ -12,6 +12,7 @@ from gemmdesc.probe.chains import NO_KIN, Kin, kin_of, one_rule, row_alone, step
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.examples import Draws, Variant
 from gemmdesc.probe.journal import Journal
+from gemmdesc.probe.outcomes import ClassOutcome
 from gemmdesc.probe.prior import Prior, first_rules
 from gemmdesc.probe.projection import (
     CLASS_ATTRIBUTES,
@@ -29,7 +30,6 @@ from gemmdesc.probe.projection import (
 from gemmdesc.probe.rulebook import RuleBook
 from gemmdesc.probe.scalar_rule import is_scalar
 from gemmdesc.probe.scan import Tally
-from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.tasks import SolveTask, run_solve
 from gemmdesc.probe.trials import TrialTask, run_trial
 from gemmdesc.probe.workers import Workers
