@@ -30,8 +30,8 @@ from gemmdesc.cli.serving import known_rows
 from gemmdesc.library.interface import Library
 from gemmdesc.library.torch_settings import TorchSettings, read_settings
 from gemmdesc.probe.campaign import Campaign, Findings, Options, quick
+from gemmdesc.probe.class_solver import Report
 from gemmdesc.probe.offline import campaign_folders, kind_folder, recorded_findings
-from gemmdesc.probe.partition import Report
 from gemmdesc.probe.publish import make_profile, prior_of
 from gemmdesc.probe.sampling import KIND_NAMES, Regime, chosen_kinds, scope_named
 from gemmdesc.probe.several import run_several

@@ -33,10 +33,10 @@ PLACES = {name: (i, group) for i, layer in enumerate(ORDER) for group in layer f
 
 #: The modules of ``probe`` that talk to a library.  All others plan walks or conclude from what was read: they see
 #: values only, and import one another at most.
-TALKING = ("asking_order", "beside", "campaign", "compare", "comparisons", "crosscheck", "examples", "kinds", "met",
-           "offline", "outcomes", "partition", "predicted", "publish", "reader", "recorded", "records", "rulebook",
-           "scan", "sharing", "solve", "solve_gelu", "solve_shared", "survey", "tasks", "trials", "verification",
-           "workers")  # fmt: skip
+TALKING = ("asking_order", "beside", "campaign", "class_solver", "compare", "comparisons", "crosscheck", "examples",
+           "kinds", "met", "offline", "outcomes", "partition", "predicted", "publish", "reader", "recorded",
+           "records", "rulebook", "scan", "sharing", "solve", "solve_gelu", "solve_shared", "survey", "tasks",
+           "trialbook", "trials", "verification", "workers")  # fmt: skip
 LIBRARY_LAYER = PLACES["library"][0]
 
 #: Loaded at the top of a module in ``kernels`` only, so that the command line answers at once.
