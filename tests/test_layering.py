@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gemmdesc"
 ORDER = (
     (("errors", "dtypes", "bits", "nvrtc"),),
     (("descriptor", "descriptor_fields", "layouts", "epilogue_steps", "pointwise", "variable_fields"),),
-    (("schedule", "text", "normal_form", "expressions", "problem", "plain", "rule", "regions"),),
+    (("schedule", "text", "normal_form", "expressions", "identities", "problem", "plain", "rule", "regions"),),
     (("arithmetic", "operands", "rivals", "mutants"),),
     (("library",), ("profiles",), ("kernels",), ("equivalence",)),
     (("plan", "routes", "books", "tuning"), ("probe",)),
