@@ -34,8 +34,8 @@ from gemmdesc.regions import evaluate_regions
 from gemmdesc.verification import kind_kernels, kind_stage
 from gemmdesc.verification.draws import draws_of
 from gemmdesc.verification.gpu import GpuBench
+from gemmdesc.verification.kind_draws import KindItem, kind_inputs, kind_operands
 from gemmdesc.verification.kind_records import KindRecord
-from gemmdesc.verification.kinds import KindItem, kind_inputs, kind_operands
 from tests.interpreted_finish import exact_fma
 from tests.interpreted_kernels import patch_interpreter
 from tests.kind_profiles import KERNEL_KINDS, on_hopper, profile_of, small_scopes

@@ -44,8 +44,9 @@ from gemmdesc.verification.coverage_summary import (
     coverage_summary,
     read_coverage,
 )
+from gemmdesc.verification.kind_draws import KindItem, problem_of
 from gemmdesc.verification.kind_records import KindRecord
-from gemmdesc.verification.kinds import KindItem, problem_of, verify_kind
+from gemmdesc.verification.kinds import verify_kind
 from tests.kind_profiles import bench_of, profile_of, small_scopes
 from tests.kind_samples import answer_of, rule_of
 from tests.probe_samples import DEVICE, IDENTITY

@@ -43,8 +43,9 @@ from gemmdesc.verification import kind_kernels
 from gemmdesc.verification.device_compare import KERNEL_SOURCE, flag_difference
 from gemmdesc.verification.draws import draws_of
 from gemmdesc.verification.gpu import GpuBench
+from gemmdesc.verification.kind_draws import KindItem, kind_operands
 from gemmdesc.verification.kind_stage import Stage, footprint
-from gemmdesc.verification.kinds import Compared, KindItem, kind_operands
+from gemmdesc.verification.kinds import Compared
 from gemmdesc.verification.large_turns import LargeTurns
 from gemmdesc.verification.records import Outcome
 from tests.kind_profiles import profile_of, small_scopes

@@ -10,19 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gemmdesc.cli.output import DIFFERENT, EQUAL, Progress, command_line, print_json, print_table, wants_json
+from gemmdesc.cli.output import (
+    DIFFERENT,
+    EQUAL,
+    Progress,
+    command_line,
+    print_found,
+    print_json,
+    print_table,
+    wants_json,
+)
+from gemmdesc.cli.sides import Sides, machine_at_hand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gemmdesc.cli.verifying import Sides
     from gemmdesc.probe.sampling import Scope
     from gemmdesc.profiles import Profile
     from gemmdesc.verification.coverage import CoverageOptions, CoverageTasks
 
 #: What a shape may take without waiting for its turn, which every process may hold, and the most that one takes.
 _UNASKED_BYTES, _LARGEST_BYTES = 4 << 30, 16 << 30
-_TOP = 40
 #: Problems of a scope that are drawn to see of which types and kinds they are.
 _PROBLEMS = 200
 
@@ -78,8 +86,7 @@ def verify_coverage(
     part = "" if options.shard.count == 1 else f"-{options.shard.number}-of-{options.shard.count}"
     kept = folder or usual.with_name(f"{usual.name}-coverage{part}")
     with Progress() as progress:
-        where = f"cuBLASLt {sides.library.version} on {sides.device.name or sides.device.folder}"
-        progress.say(f"{where}; records in {kept}")
+        progress.say(sides.announced(kept))
         tasks, scopes = _tasks(sides, kept, workers), _scopes(sides, options.shapes)
         with ProcessPool(sides.factory, workers) as pool:
             if options.seconds is not None:
@@ -121,7 +128,6 @@ def _scopes(sides: Sides, families: Mapping[str, int]) -> dict[str, Scope]:
 
 
 def _tasks(sides: Sides, folder: Path, workers: int) -> CoverageTasks:
-    from gemmdesc.cli.verifying import machine_at_hand
     from gemmdesc.verification.coverage import CoverageTasks
     from gemmdesc.verification.kind_kernels import compile_kernels, kernels_needed, verify_widely
     from gemmdesc.verification.kinds import verify_kind
@@ -169,7 +175,5 @@ def print_coverage(data: dict[str, Any]) -> None:
         if data[title]:
             names = tuple(name.replace("_", " ") for name in data[title][0])
             print_table(title.replace("_", " "), names, [tuple(row.values()) for row in data[title]])
-    for title in ("reasons", "mismatches"):
-        if data[title]:
-            texts = [" | ".join(f"{k}={v}" for k, v in row.items() if v != "") for row in data[title][:_TOP]]
-            print_table(title, ("",), [(text,) for text in texts])
+    filled = {t: [{k: v for k, v in row.items() if v != ""} for row in data[t]] for t in ("reasons", "mismatches")}
+    print_found(filled)

@@ -28,7 +28,8 @@ from gemmdesc.probe.workers import Workers
 from gemmdesc.verification.campaign import Report
 from gemmdesc.verification.coverage_records import covered_from_plain, covered_of, covered_to_plain
 from gemmdesc.verification.in_flight import Marking, take_marks
-from gemmdesc.verification.kinds import KindItem, Needs, Verify
+from gemmdesc.verification.kind_campaign import Needs, Verify
+from gemmdesc.verification.kind_draws import KindItem
 
 #: Where sizes come from; each holds the same number of a family's shapes.
 REGIMES: tuple[Regime, ...] = (

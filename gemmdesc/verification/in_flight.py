@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmdesc.library.interface import Library
+from gemmdesc.verification.kind_campaign import Verify
+from gemmdesc.verification.kind_draws import KindItem
 from gemmdesc.verification.kind_records import KindRecord
-from gemmdesc.verification.kinds import KindItem, Verify
 
 
 @dataclass(frozen=True, kw_only=True)

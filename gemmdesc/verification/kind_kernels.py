@@ -18,18 +18,10 @@ from gemmdesc.verification.comparing import OurSideError, device_errors, first_l
 from gemmdesc.verification.device_compare import flag_difference
 from gemmdesc.verification.draws import Draw, draws_of
 from gemmdesc.verification.gpu import GpuBench
+from gemmdesc.verification.kind_draws import KindItem, operand_seed, problem_of
 from gemmdesc.verification.kind_records import KindRecord
 from gemmdesc.verification.kind_stage import Stage, footprint, locate, op_a, op_b, result
-from gemmdesc.verification.kinds import (
-    Asked,
-    Compared,
-    Examined,
-    KindItem,
-    operand_seed,
-    problem_of,
-    replayed,
-    verify_by,
-)
+from gemmdesc.verification.kinds import Asked, Compared, Examined, replayed, verify_by
 from gemmdesc.verification.large_turns import LargeTurns
 from gemmdesc.verification.records import Outcome
 

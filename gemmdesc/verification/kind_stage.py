@@ -23,7 +23,7 @@ from gemmdesc.operands import torch_integer, write_bits
 from gemmdesc.plan.problems import takes_bias, takes_c, takes_output_scale, takes_scales
 from gemmdesc.problem import GemmProblem, Transpose
 from gemmdesc.verification.draws import Draw
-from gemmdesc.verification.kinds import kind_inputs, kind_operands
+from gemmdesc.verification.kind_draws import kind_inputs, kind_operands
 from gemmdesc.verification.tensors import torch_float
 
 if TYPE_CHECKING:
