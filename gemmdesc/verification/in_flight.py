@@ -35,8 +35,11 @@ def take_marks(folder: Path) -> Iterator[str]:
     """The keys that a session left in ``folder``, which is made and emptied."""
     folder.mkdir(parents=True, exist_ok=True)
     for mark in sorted(folder.glob("*.key")):
-        key = mark.read_text()
-        mark.unlink()
+        try:
+            key = mark.read_text()
+            mark.unlink()
+        except FileNotFoundError:  # its worker, whose turn was over, has ended in between
+            continue
         # A kill may come between making a file and writing it.
         if key:
             yield key
