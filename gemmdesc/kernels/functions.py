@@ -78,19 +78,24 @@ def tanh(x):
 @triton.jit
 def erf(x):
     """CUDA 13.0's ``erff``: two polynomials of degree 6, the one for large |x| an exponent of two."""
-    size = tl.abs(x)
-    large = size >= 1.002959966659546
-    at = tl.where(large, size, x * x)
-    p = tl.where(large, 0.00011219871521461755, 8.483494457323104e-05)
-    p = tl.fma(at, p, tl.where(large, -0.0013275252422317863, -0.0008213091641664505))
-    p = tl.fma(at, p, tl.where(large, 0.00839653518050909, 0.005213488824665546))
-    p = tl.fma(at, p, tl.where(large, -0.04024658352136612, -0.026868773624300957))
-    p = tl.fma(at, p, tl.where(large, 0.15950430929660797, 0.11284004896879196))
-    p = tl.fma(at, p, tl.where(large, 0.9129176735877991, -0.37612664699554443))
-    p = tl.fma(at, p, tl.where(large, 0.6290600299835205, 0.12837915122509003))
-    end = tl.where(large, size * -1.0, x)
-    p = tl.fma(p, end, end)
-    return tl.where(large, copy_sign(1.0 - exp2_approx(p), x), p)
+    # Both polynomials are computed: selecting one's coefficients takes more instructions than the other one.
+    size, square = tl.abs(x), x * x
+    near = tl.fma(square, filled(x, 8.483494457323104e-05), filled(x, -0.0008213091641664505))
+    near = tl.fma(square, near, filled(x, 0.005213488824665546))
+    near = tl.fma(square, near, filled(x, -0.026868773624300957))
+    near = tl.fma(square, near, filled(x, 0.11284004896879196))
+    near = tl.fma(square, near, filled(x, -0.37612664699554443))
+    near = tl.fma(square, near, filled(x, 0.12837915122509003))
+    near = tl.fma(near, x, x)
+    far = tl.fma(size, filled(x, 0.00011219871521461755), filled(x, -0.0013275252422317863))
+    far = tl.fma(size, far, filled(x, 0.00839653518050909))
+    far = tl.fma(size, far, filled(x, -0.04024658352136612))
+    far = tl.fma(size, far, filled(x, 0.15950430929660797))
+    far = tl.fma(size, far, filled(x, 0.9129176735877991))
+    far = tl.fma(size, far, filled(x, 0.6290600299835205))
+    end = size * -1.0
+    far = copy_sign(1.0 - exp2_approx(tl.fma(far, end, end)), x)
+    return tl.where(size >= 1.002959966659546, far, near)
 
 
 @triton.jit
@@ -107,27 +112,68 @@ def gelu_tanh(x):
 
 
 @triton.jit
-def one_and_power(x):
-    """1 + exp(-x) by CUDA's ``expf``: its last product and the sum are one fused operation."""
+def one_and_power(x, ONE: tl.constexpr):
+    """ONE (1 + exp(-x)) by CUDA's ``expf``: its last product and the sum are one fused operation.
+
+    ONE is 1, or a power of two that scales both terms and so the sum.
+    """
     below = x * -1.0
     whole = fma_saturate(below, filled(x, 0.005724980030208826), filled(x, 0.5))
     whole = fma_down(whole, filled(x, 252.0), filled(x, 12582913.0))
     rest = tl.fma(below, filled(x, 1.4426950216293335), 12583039.0 - whole)
     rest = tl.fma(below, filled(x, 1.925963033500011e-08), rest)
     power = (whole.to(tl.int32, bitcast=True) << 23).to(tl.float32, bitcast=True)
-    return tl.fma(power, exp2_approx(rest), filled(x, 1.0))
+    if ONE != 1.0:
+        power = power * ONE
+    return tl.fma(power, exp2_approx(rest), filled(x, ONE))
 
 
 @triton.jit
 def silu(x):
     """torch's silu, x / (1 + exp(-x))."""
-    return tl.div_rn(x, one_and_power(x))
+    return tl.div_rn(x, one_and_power(x, 1.0))
 
 
 @triton.jit
 def sigmoid(x):
     """torch's sigmoid, 1 / (1 + exp(-x)), the quotient rounded to nearest."""
-    return tl.div_rn(filled(x, 1.0), one_and_power(x))
+    return tl.div_rn(filled(x, 1.0), one_and_power(x, 1.0))
+
+
+@triton.jit
+def unless_nan(value, other):
+    """``value``, or ``other`` where it is a NaN."""
+    return tl.where(value == value, value, other)
+
+
+@triton.jit
+def silu_between(x, SCALE: tl.constexpr):
+    """:func:`silu` of a 16-bit value, to be rounded to the same type: not always the same float32, the same 16 bits.
+
+    A quotient rounded to nearest is a subroutine and a branch of its own for each element, and no two overlap.  One
+    step of Newton's method on the quotient by ``rcp.approx`` has the same bits after the second rounding, whichever
+    ``rcp.approx`` and ``ex2.approx`` are within the errors that PTX promises; ``tests/test_functions_between.py`` goes
+    through all of them.  SCALE: 1, or for bfloat16, whose quotients are not small where 1 / (1 + exp(-x)) would be
+    flushed to zero, 1 / 8.
+    """
+    sum_ = one_and_power(x, SCALE)
+    if SCALE != 1.0:
+        x = x * SCALE
+    inverse = reciprocal_approx(sum_)
+    first = x * inverse
+    # Of infinities, the step makes a NaN where the quotient is none.
+    return unless_nan(tl.fma(tl.fma(sum_ * -1.0, first, x), inverse, first), first)
+
+
+@triton.jit
+def sigmoid_between(x, SCALE: tl.constexpr):
+    """:func:`sigmoid` of a 16-bit value, to be rounded to the same type, as :func:`silu_between`."""
+    sum_ = one_and_power(x, SCALE)
+    inverse = reciprocal_approx(sum_)
+    found = unless_nan(tl.fma(tl.fma(sum_ * -1.0, inverse, filled(x, 1.0)), inverse, inverse), inverse)
+    if SCALE != 1.0:
+        found = found * SCALE
+    return found
 
 
 @triton.jit

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from gemmdesc.kernels.finish import relu, round_by
-from gemmdesc.kernels.functions import gelu, gelu_tanh, sigmoid, silu, tanh
+from gemmdesc.kernels.functions import gelu, gelu_tanh, sigmoid, sigmoid_between, silu, silu_between, tanh
 from gemmdesc.kernels.tile import COLUMNS, ROWS
 
 # The codes of gemmdesc.kernels.instructions, which a test compares.
@@ -144,8 +144,13 @@ def with_operand(value, operation, other):
 
 
 @triton.jit
-def alone(value, operation):
-    """``value`` after an operation that takes nothing else."""
+def alone(value, operation, BETWEEN: tl.constexpr):
+    """``value`` after an operation that takes nothing else.
+
+    BETWEEN: the 16-bit type that it has and that the result is rounded to, float16 (1) or bfloat16 (2), or 0.
+    """
+    # What bfloat16 values are scaled by on the way.
+    SCALE: tl.constexpr = 0.125 if BETWEEN == 2 else 1.0
     if operation == RELU:
         value = relu(value)
     elif operation == RELU_WITHOUT_NAN:
@@ -155,11 +160,11 @@ def alone(value, operation):
     elif operation == GELU_TANH:
         value = gelu_tanh(value)
     elif operation == SILU:
-        value = silu(value)
+        value = silu_between(value, SCALE) if BETWEEN else silu(value)
     elif operation == TANH:
         value = tanh(value)
     elif operation == SIGMOID:
-        value = sigmoid(value)
+        value = sigmoid_between(value, SCALE) if BETWEEN else sigmoid(value)
     return value
 
 
@@ -167,8 +172,8 @@ def alone(value, operation):
 def rounded_sums(value, ROUNDING: tl.constexpr):
     """Finished sums rounded to float16 (1) or bfloat16 (2), two in one instruction, held in float32 again.
 
-    Rounded one by one, ptxas does not see that they are read while no matrix instruction is under way, and lets the
-    instructions of the next tile wait for each other.
+    The instructions are volatile, or ptxas does not see that sums are read while no matrix instruction is under way,
+    and lets the instructions of the next tile wait for each other.
     """
     if ROUNDING == 1:
         bits = tl.inline_asm_elementwise(
@@ -183,11 +188,19 @@ def rounded_sums(value, ROUNDING: tl.constexpr):
 
 
 @triton.jit
+def taken(value):
+    """Finished sums as they are, read by volatile instructions as :func:`rounded_sums` does."""
+    return tl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [value], dtype=tl.float32, is_pure=False, pack=1
+    )  # fmt: skip
+
+
+@triton.jit
 def instructed(
-    value, CODE: tl.constexpr, FORMATS: tl.constexpr, numbers, addresses, strides_m, strides_n, first_m, first_n,
-    m, n, M, N,
+    value, CODE: tl.constexpr, HELD: tl.constexpr, FORMATS: tl.constexpr, numbers, addresses, strides_m, strides_n,
+    first_m, first_n, m, n, M, N,
 ):  # fmt: skip
-    """``value`` after one instruction of 16 bits."""
+    """``value`` after one instruction of 16 bits; HELD: the rounding that it has."""
     OPERATION: tl.constexpr = CODE & 31
     SLOT: tl.constexpr = (CODE >> 5) & 7
     ROUNDING: tl.constexpr = (CODE >> 8) & 3
@@ -203,20 +216,24 @@ def instructed(
             )  # fmt: skip
             value = with_operand(value, OPERATION, tl.broadcast_to(other, value.shape))
     else:
-        value = alone(value, OPERATION)
+        value = alone(value, OPERATION, ROUNDING if ROUNDING == HELD else 0)
     return round_by(value, ROUNDING + TO_ROUND_BY)
 
 
 @triton.jit
 def run_program(
-    value, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, numbers, addresses, strides_m, strides_n,
-    first_m, first_n, m, n, M, N,
+    value, HELD: tl.constexpr, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, numbers, addresses,
+    strides_m, strides_n, first_m, first_n, m, n, M, N,
 ):  # fmt: skip
-    """A float32 tile after the COUNT instructions of PROGRAM, 16 bits each, the first in the lowest."""
+    """A float32 tile after the COUNT instructions of PROGRAM, 16 bits each, the first in the lowest.
+
+    HELD: the rounding that the tile has, as an instruction says it.
+    """
     for place in tl.static_range(COUNT):
         value = instructed(
-            value, (PROGRAM >> (16 * place)) & 0xFFFF, FORMATS, numbers, addresses, strides_m, strides_n, first_m,
-            first_n, m, n, M, N,
+            value, (PROGRAM >> (16 * place)) & 0xFFFF,
+            HELD if place == 0 else (PROGRAM >> (16 * (place - 1) + 8)) & 3, FORMATS, numbers, addresses, strides_m,
+            strides_n, first_m, first_n, m, n, M, N,
         )  # fmt: skip
     return value
 
@@ -263,14 +280,15 @@ def halves(tile):
 
 @triton.jit
 def finish_chunk(
-    value, out_desc, out, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, RESULT: tl.constexpr,
+    value, HELD: tl.constexpr, out_desc, out, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr,
+    RESULT: tl.constexpr,
     numbers, addresses, strides_m, strides_n, stride_om, stride_on, first_m, first_n, M, N,
     STORED: tl.constexpr, OUT_LAYOUT: tl.constexpr, ALIGNED: tl.constexpr, STORE_BY_DESCRIPTOR: tl.constexpr,
 ):  # fmt: skip
     """Run the program on some columns of a tile, round them to the output's type and store what of them exists."""
     m, n = tl.arange(0, value.shape[0]), tl.arange(0, value.shape[1])
     value = run_program(
-        value, PROGRAM, COUNT, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N
+        value, HELD, PROGRAM, COUNT, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N
     )
     stored = rounded_tile(value, STORED, RESULT)
     if STORE_BY_DESCRIPTOR:
@@ -284,12 +302,16 @@ def finish_chunk(
 
 @triton.jit
 def finish_tile(
-    value, out_desc, out, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, RESULT: tl.constexpr,
+    value, HELD: tl.constexpr, out_desc, out, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr,
+    RESULT: tl.constexpr,
     numbers, addresses, strides_m, strides_n, stride_om, stride_on, tile_m, tile_n, M, N,
     STORED: tl.constexpr, OUT_LAYOUT: tl.constexpr, ALIGNED: tl.constexpr, STORE_BY_DESCRIPTOR: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Finish a tile in CHUNKS parts of its columns, 1, 2 or 4: each of them needs registers of its own only."""
+    """Finish a tile in CHUNKS parts of its columns, 1, 2 or 4: each of them needs registers of its own only.
+
+    HELD: the 16-bit type that its elements have, float16 (1) or bfloat16 (2), or 0.
+    """
     first_m, first_n = tile_m * value.shape[0], tile_n * value.shape[1]
     WIDTH: tl.constexpr = value.shape[1] // CHUNKS
     if CHUNKS == 2:
@@ -303,6 +325,7 @@ def finish_tile(
         parts = (first, second, third, fourth)
     for i in tl.static_range(CHUNKS):
         finish_chunk(
-            parts[i], out_desc, out, PROGRAM, COUNT, FORMATS, RESULT, numbers, addresses, strides_m, strides_n,
-            stride_om, stride_on, first_m, first_n + i * WIDTH, M, N, STORED, OUT_LAYOUT, ALIGNED, STORE_BY_DESCRIPTOR,
+            parts[i], HELD, out_desc, out, PROGRAM, COUNT, FORMATS, RESULT, numbers, addresses, strides_m,
+            strides_n, stride_om, stride_on, first_m, first_n + i * WIDTH, M, N, STORED, OUT_LAYOUT, ALIGNED,
+            STORE_BY_DESCRIPTOR,
         )  # fmt: skip

@@ -117,7 +117,7 @@ def _program(program: Instructions, formats: Sequence[int], stored: DType) -> di
 
 
 def _rounds_first(program: int) -> bool:
-    """Whether the first instruction is a rounding, which takes sums two by two: ptxas follows one loop only then."""
+    """Whether the first instruction is a rounding, which reads the sums by volatile instructions."""
     first = program & (1 << INSTRUCTION_BITS) - 1
     return bool(first >> ROUNDING_SHIFT) and first & (1 << ROUNDING_SHIFT) - 1 == KEEP
 
@@ -128,7 +128,7 @@ def _tma(
     constants: dict[str, Constant] = {
         "A_ROWS": layouts[0] is Layout.ROWS, "B_ROWS": layouts[1] is Layout.ROWS, "STORED": stored_name(store.dtype),
         "OUT_LAYOUT": store.layout.value, "ALIGNED": store.aligned, "STORE_BY_DESCRIPTOR": store.by_descriptor,
-        "CHUNKS": chunks_of(config), "FLATTEN": _rounds_first(int(compiled["PROGRAM"])),
+        "CHUNKS": chunks_of(config), "ROUNDS_FIRST": _rounds_first(int(compiled["PROGRAM"])),
     }  # fmt: skip
     return _variant("fused_tma", config, loaded, store.dtype, constants | compiled)
 
