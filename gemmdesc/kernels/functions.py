@@ -112,38 +112,35 @@ def gelu_tanh(x):
 
 
 @triton.jit
-def one_and_power(x, ONE: tl.constexpr):
-    """ONE (1 + exp(-x)) by CUDA's ``expf``: its last product and the sum are one fused operation.
-
-    ONE is 1, or a power of two that scales both terms and so the sum.
-    """
-    below = x * -1.0
-    whole = fma_saturate(below, filled(x, 0.005724980030208826), filled(x, 0.5))
+def one_and_power(x):
+    """1 + exp(-x) by CUDA's ``expf``: its last product and the sum are one fused operation."""
+    # A product's sign is in the constant: a negated operand of inline PTX would be an instruction.
+    whole = fma_saturate(x, filled(x, -0.005724980030208826), filled(x, 0.5))
     whole = fma_down(whole, filled(x, 252.0), filled(x, 12582913.0))
-    rest = tl.fma(below, filled(x, 1.4426950216293335), 12583039.0 - whole)
-    rest = tl.fma(below, filled(x, 1.925963033500011e-08), rest)
+    rest = tl.fma(x, filled(x, -1.4426950216293335), 12583039.0 - whole)
+    rest = tl.fma(x, filled(x, -1.925963033500011e-08), rest)
     power = (whole.to(tl.int32, bitcast=True) << 23).to(tl.float32, bitcast=True)
-    if ONE != 1.0:
-        power = power * ONE
-    return tl.fma(power, exp2_approx(rest), filled(x, ONE))
+    return tl.fma(power, exp2_approx(rest), filled(x, 1.0))
 
 
 @triton.jit
 def silu(x):
     """torch's silu, x / (1 + exp(-x))."""
-    return tl.div_rn(x, one_and_power(x, 1.0))
+    return tl.div_rn(x, one_and_power(x))
 
 
 @triton.jit
 def sigmoid(x):
     """torch's sigmoid, 1 / (1 + exp(-x)), the quotient rounded to nearest."""
-    return tl.div_rn(filled(x, 1.0), one_and_power(x, 1.0))
+    return tl.div_rn(filled(x, 1.0), one_and_power(x))
 
 
 @triton.jit
-def unless_nan(value, other):
-    """``value``, or ``other`` where it is a NaN."""
-    return tl.where(value == value, value, other)
+def improved(quotient, over, under, inverse):
+    """The quotient of ``over`` and ``under`` after one step of Newton's method; ``inverse`` is nearly 1 / ``under``."""
+    rest = tl.fma(under * -1.0, quotient, over)
+    # A step by nothing would make +0.0 of -0.0, and where something is infinite the rest is a NaN.
+    return tl.where(tl.abs(rest) > 0.0, tl.fma(rest, inverse, quotient), quotient)
 
 
 @triton.jit
@@ -151,26 +148,26 @@ def silu_between(x, SCALE: tl.constexpr):
     """:func:`silu` of a 16-bit value, to be rounded to the same type: not always the same float32, the same 16 bits.
 
     A quotient rounded to nearest is a subroutine and a branch of its own for each element, and no two overlap.  One
-    step of Newton's method on the quotient by ``rcp.approx`` has the same bits after the second rounding, whichever
-    ``rcp.approx`` and ``ex2.approx`` are within the errors that PTX promises; ``tests/test_functions_between.py`` goes
-    through all of them.  SCALE: 1, or for bfloat16, whose quotients are not small where 1 / (1 + exp(-x)) would be
-    flushed to zero, 1 / 8.
+    step of Newton's method on the quotient by ``rcp.approx`` has the same bits after the second rounding, whatever
+    ``rcp.approx`` and ``ex2.approx`` give within the errors that PTX promises; ``tests/test_functions_between.py`` goes
+    through all of that.  SCALE: 1, or for bfloat16, which holds quotients where 1 / (1 + exp(-x)) would be flushed to
+    zero, 1 / 8.
     """
-    sum_ = one_and_power(x, SCALE)
+    total = one_and_power(x)
     if SCALE != 1.0:
-        x = x * SCALE
-    inverse = reciprocal_approx(sum_)
-    first = x * inverse
-    # Of infinities, the step makes a NaN where the quotient is none.
-    return unless_nan(tl.fma(tl.fma(sum_ * -1.0, first, x), inverse, first), first)
+        x, total = x * SCALE, total * SCALE
+    inverse = reciprocal_approx(total)
+    return improved(x * inverse, x, total, inverse)
 
 
 @triton.jit
 def sigmoid_between(x, SCALE: tl.constexpr):
     """:func:`sigmoid` of a 16-bit value, to be rounded to the same type, as :func:`silu_between`."""
-    sum_ = one_and_power(x, SCALE)
-    inverse = reciprocal_approx(sum_)
-    found = unless_nan(tl.fma(tl.fma(sum_ * -1.0, inverse, filled(x, 1.0)), inverse, inverse), inverse)
+    total = one_and_power(x)
+    if SCALE != 1.0:
+        total = total * SCALE
+    inverse = reciprocal_approx(total)
+    found = improved(inverse, filled(x, 1.0), total, inverse)
     if SCALE != 1.0:
         found = found * SCALE
     return found

@@ -100,7 +100,7 @@ def fused_after_kernel(
     start = product + ((tile_m * BLOCK_M).to(tl.int64) * stride_dm + tile_n * BLOCK_N) * SIZE
     # Lines of the product are as long as the output's.
     offsets = tile_offsets(m, n, stride_dm.to(tl.int32), 1, ROWS, ALIGNED and OUT_LAYOUT == ROWS)
-    value = loaded(start, KIND, offsets, inside, ALIGNED and OUT_LAYOUT == ROWS)
+    value = loaded(start, KIND, offsets, inside, ALIGNED and OUT_LAYOUT == ROWS).to(tl.float32)
     finish_tile(
         value, KIND - 1 if KIND >= 2 else 0, None, out, PROGRAM, COUNT, FORMATS, RESULT, (f0, f1, f2, f3, f4, f5), (x0, x1, x2, x3, x4, x5),
         (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5), stride_om, stride_on, tile_m, tile_n, M, N,

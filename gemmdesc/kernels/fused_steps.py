@@ -34,7 +34,8 @@ FLOAT16 = tl.constexpr(2)
 BFLOAT16 = tl.constexpr(3)
 #: From a type's own code to that of finish.round_by.
 TO_ROUND_BY = tl.constexpr(6)
-#: How a matrix lies over the product: one row or one column for all, whole lines of 16 elements, lines of unit stride.
+#: How a matrix lies over the product: one row or one column for all, whole lines of 16 elements, lines of unit stride;
+#: the last is one row of whole lines.
 ONE_ROW = tl.constexpr(1)
 ONE_COLUMN = tl.constexpr(2)
 UNIT_ROW = tl.constexpr(3)
@@ -42,6 +43,7 @@ WHOLE_ROWS = tl.constexpr(4)
 WHOLE_COLUMNS = tl.constexpr(5)
 UNIT_ROWS = tl.constexpr(6)
 UNIT_COLUMNS = tl.constexpr(7)
+WHOLE_ROW = tl.constexpr(8)
 #: 8-bit floats that a result is stored as.
 E4M3FN = tl.constexpr(1)
 #: Elements that an aligned operand or output starts and steps by.
@@ -60,11 +62,11 @@ def pointer(address, ELEMENT: tl.constexpr, ALIGNED: tl.constexpr):
 
 @triton.jit
 def loaded(address, KIND: tl.constexpr, offsets, mask, ALIGNED: tl.constexpr):
-    """Elements of a 16- or 32-bit float type, in float32."""
+    """Elements of a 16- or 32-bit float type."""
     if KIND == FLOAT16:
-        return tl.load(pointer(address, tl.float16, ALIGNED) + offsets, mask=mask, other=0.0).to(tl.float32)
+        return tl.load(pointer(address, tl.float16, ALIGNED) + offsets, mask=mask, other=0.0)
     elif KIND == BFLOAT16:
-        return tl.load(pointer(address, tl.bfloat16, ALIGNED) + offsets, mask=mask, other=0.0).to(tl.float32)
+        return tl.load(pointer(address, tl.bfloat16, ALIGNED) + offsets, mask=mask, other=0.0)
     else:
         return tl.load(pointer(address, tl.float32, ALIGNED) + offsets, mask=mask, other=0.0)
 
@@ -97,13 +99,15 @@ def inside_tile(first_m, first_n, m, n, M, N, LAYOUT: tl.constexpr, ALIGNED: tl.
 def operand_tile(
     address, FORMAT: tl.constexpr, stride_m, stride_n, first_m, first_n, m, n, M, N
 ):  # fmt: skip
-    """The part of an operand that lies over a tile, float32; one row or one column stays one."""
+    """The part of an operand that lies over a tile, in its own type; one row or one column stays one."""
     KIND: tl.constexpr = FORMAT & 3
     FORM: tl.constexpr = FORMAT >> 2
     SIZE: tl.constexpr = 2 if KIND >= FLOAT16 else 4
     address += (first_m.to(tl.int64) * stride_m + first_n.to(tl.int64) * stride_n) * SIZE
     stride_m, stride_n = stride_m.to(tl.int32), stride_n.to(tl.int32)
-    if FORM == UNIT_ROW:
+    if FORM == WHOLE_ROW:
+        return loaded(address, KIND, n, tl.max_constancy(first_n + n < N, ALIGNED_ELEMENTS), True)[None, :]
+    elif FORM == UNIT_ROW:
         return loaded(address, KIND, n, first_n + n < N, False)[None, :]
     elif FORM == ONE_ROW:
         return loaded(address, KIND, n * stride_n, first_n + n < N, False)[None, :]
@@ -196,10 +200,36 @@ def taken(value):
 
 
 @triton.jit
-def instructed(
-    value, CODE: tl.constexpr, HELD: tl.constexpr, FORMATS: tl.constexpr, numbers, addresses, strides_m, strides_n,
-    first_m, first_n, m, n, M, N,
+def operand_over(
+    SLOT: tl.constexpr, FORMATS: tl.constexpr, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N
 ):  # fmt: skip
+    """What the program reads from SLOT over a tile: a number, also where there is nothing, or elements."""
+    FORMAT: tl.constexpr = (FORMATS >> (8 * SLOT)) & 255
+    if FORMAT == NUMBER:
+        return numbers[SLOT]
+    else:
+        return operand_tile(
+            addresses[SLOT], FORMAT, strides_m[SLOT], strides_n[SLOT], first_m, first_n, m, n, M, N
+        )  # fmt: skip
+
+
+@triton.jit
+def operands_over(
+    FORMATS: tl.constexpr, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N
+):  # fmt: skip
+    """The six operands of a program over a tile, :func:`operand_over` of each."""
+    return (
+        operand_over(0, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N),
+        operand_over(1, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N),
+        operand_over(2, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N),
+        operand_over(3, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N),
+        operand_over(4, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N),
+        operand_over(5, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N),
+    )  # fmt: skip
+
+
+@triton.jit
+def instructed(value, CODE: tl.constexpr, HELD: tl.constexpr, FORMATS: tl.constexpr, operands):
     """``value`` after one instruction of 16 bits; HELD: the rounding that it has."""
     OPERATION: tl.constexpr = CODE & 31
     SLOT: tl.constexpr = (CODE >> 5) & 7
@@ -209,12 +239,9 @@ def instructed(
     if OPERATION >= ADD and OPERATION <= AT_MOST:
         FORMAT: tl.constexpr = (FORMATS >> (8 * SLOT)) & 255
         if FORMAT == NUMBER:
-            value = with_operand(value, OPERATION, tl.full(value.shape, numbers[SLOT], tl.float32))
+            value = with_operand(value, OPERATION, tl.full(value.shape, operands[SLOT], tl.float32))
         else:
-            other = operand_tile(
-                addresses[SLOT], FORMAT, strides_m[SLOT], strides_n[SLOT], first_m, first_n, m, n, M, N
-            )  # fmt: skip
-            value = with_operand(value, OPERATION, tl.broadcast_to(other, value.shape))
+            value = with_operand(value, OPERATION, tl.broadcast_to(operands[SLOT].to(tl.float32), value.shape))
     else:
         value = alone(value, OPERATION, ROUNDING if ROUNDING == HELD else 0)
     return round_by(value, ROUNDING + TO_ROUND_BY)
@@ -222,8 +249,7 @@ def instructed(
 
 @triton.jit
 def run_program(
-    value, HELD: tl.constexpr, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, numbers, addresses,
-    strides_m, strides_n, first_m, first_n, m, n, M, N,
+    value, HELD: tl.constexpr, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, operands
 ):  # fmt: skip
     """A float32 tile after the COUNT instructions of PROGRAM, 16 bits each, the first in the lowest.
 
@@ -232,8 +258,7 @@ def run_program(
     for place in tl.static_range(COUNT):
         value = instructed(
             value, (PROGRAM >> (16 * place)) & 0xFFFF,
-            HELD if place == 0 else (PROGRAM >> (16 * (place - 1) + 8)) & 3, FORMATS, numbers, addresses, strides_m,
-            strides_n, first_m, first_n, m, n, M, N,
+            HELD if place == 0 else (PROGRAM >> (16 * (place - 1) + 8)) & 3, FORMATS, operands,
         )  # fmt: skip
     return value
 
@@ -281,16 +306,12 @@ def halves(tile):
 @triton.jit
 def finish_chunk(
     value, HELD: tl.constexpr, out_desc, out, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr,
-    RESULT: tl.constexpr,
-    numbers, addresses, strides_m, strides_n, stride_om, stride_on, first_m, first_n, M, N,
+    RESULT: tl.constexpr, operands, stride_om, stride_on, first_m, first_n, M, N,
     STORED: tl.constexpr, OUT_LAYOUT: tl.constexpr, ALIGNED: tl.constexpr, STORE_BY_DESCRIPTOR: tl.constexpr,
 ):  # fmt: skip
     """Run the program on some columns of a tile, round them to the output's type and store what of them exists."""
     m, n = tl.arange(0, value.shape[0]), tl.arange(0, value.shape[1])
-    value = run_program(
-        value, HELD, PROGRAM, COUNT, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N
-    )
-    stored = rounded_tile(value, STORED, RESULT)
+    stored = rounded_tile(run_program(value, HELD, PROGRAM, COUNT, FORMATS, operands), STORED, RESULT)
     if STORE_BY_DESCRIPTOR:
         out_desc.store([first_m, first_n], stored)
     else:
@@ -301,31 +322,39 @@ def finish_chunk(
 
 
 @triton.jit
+def parts_of(tile, PARTS: tl.constexpr):
+    """The columns of a tile in PARTS equal parts, from left to right, as a tuple."""
+    if PARTS == 1:
+        return (tile,)
+    else:
+        left, right = halves(tile)
+        return parts_of(left, PARTS // 2) + parts_of(right, PARTS // 2)
+
+
+@triton.jit
 def finish_tile(
     value, HELD: tl.constexpr, out_desc, out, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr,
-    RESULT: tl.constexpr,
-    numbers, addresses, strides_m, strides_n, stride_om, stride_on, tile_m, tile_n, M, N,
+    RESULT: tl.constexpr, numbers, addresses, strides_m, strides_n, stride_om, stride_on, tile_m, tile_n, M, N,
     STORED: tl.constexpr, OUT_LAYOUT: tl.constexpr, ALIGNED: tl.constexpr, STORE_BY_DESCRIPTOR: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Finish a tile in CHUNKS parts of its columns, 1, 2 or 4: each of them needs registers of its own only.
+    """Finish a tile in CHUNKS parts of its columns, 1, 2, 4 or 8: each of them needs registers of its own only.
 
-    HELD: the 16-bit type that its elements have, float16 (1) or bfloat16 (2), or 0.
+    HELD: the 16-bit type that its elements have, float16 (1) or bfloat16 (2), or 0.  The operands of the next part are
+    asked for before a part is finished.
     """
     first_m, first_n = tile_m * value.shape[0], tile_n * value.shape[1]
     WIDTH: tl.constexpr = value.shape[1] // CHUNKS
-    if CHUNKS == 2:
-        parts = halves(value)
-    elif CHUNKS == 1:
-        parts = (value,)
-    else:
-        left, right = halves(value)
-        first, second = halves(left)
-        third, fourth = halves(right)
-        parts = (first, second, third, fourth)
+    m, n = tl.arange(0, value.shape[0]), tl.arange(0, WIDTH)
+    parts = parts_of(value, CHUNKS)
+    operands = operands_over(FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N)
     for i in tl.static_range(CHUNKS):
+        here = operands
+        if i + 1 < CHUNKS:
+            operands = operands_over(
+                FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n + (i + 1) * WIDTH, m, n, M, N
+            )  # fmt: skip
         finish_chunk(
-            parts[i], HELD, out_desc, out, PROGRAM, COUNT, FORMATS, RESULT, numbers, addresses, strides_m,
-            strides_n, stride_om, stride_on, first_m, first_n + i * WIDTH, M, N, STORED, OUT_LAYOUT, ALIGNED,
-            STORE_BY_DESCRIPTOR,
+            parts[i], HELD, out_desc, out, PROGRAM, COUNT, FORMATS, RESULT, here, stride_om, stride_on, first_m,
+            first_n + i * WIDTH, M, N, STORED, OUT_LAYOUT, ALIGNED, STORE_BY_DESCRIPTOR,
         )  # fmt: skip

@@ -40,7 +40,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 #: Bits of the format of one operand: its type in the lowest two, then how it lies.
 FORMAT_BITS, _FORM_SHIFT = 8, 2
 #: How an operand lies over the product; the kernels' constants have the same values.
-ANY_STRIDES, ONE_ROW, ONE_COLUMN, UNIT_ROW, WHOLE_ROWS, WHOLE_COLUMNS, UNIT_ROWS, UNIT_COLUMNS = range(8)
+ANY_STRIDES, ONE_ROW, ONE_COLUMN, UNIT_ROW, WHOLE_ROWS, WHOLE_COLUMNS, UNIT_ROWS, UNIT_COLUMNS, WHOLE_ROW = range(9)
 #: Outputs of a thread that are finished at once; a program of functions needs some registers for each.
 _CHUNK_OUTPUTS, _MOST_CHUNKS = 32, 4
 #: The bits of RESULT.
@@ -70,15 +70,18 @@ def operand_format(meta: MatrixMeta | None, rows: int, columns: int) -> int:
 
 
 def _form(meta: MatrixMeta, rows: int, columns: int) -> int:
+    aligned = meta.alignment % TMA_ALIGNMENT == 0
     if meta.row_stride == 0:
-        return UNIT_ROW if meta.column_stride == 1 else ONE_ROW
+        if meta.column_stride != 1:
+            return ONE_ROW
+        return WHOLE_ROW if aligned and columns % LINE == 0 else UNIT_ROW
     if meta.column_stride == 0:
         return ONE_COLUMN
     if meta.column_stride == 1:
-        whole = (meta.row_stride | columns) % LINE == 0 and meta.alignment % TMA_ALIGNMENT == 0
+        whole = (meta.row_stride | columns) % LINE == 0 and aligned
         return WHOLE_ROWS if whole else UNIT_ROWS
     if meta.row_stride == 1:
-        whole = (meta.column_stride | rows) % LINE == 0 and meta.alignment % TMA_ALIGNMENT == 0
+        whole = (meta.column_stride | rows) % LINE == 0 and aligned
         return WHOLE_COLUMNS if whole else UNIT_COLUMNS
     return ANY_STRIDES
 
