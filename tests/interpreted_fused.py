@@ -53,7 +53,8 @@ TORCH = {
 }  # fmt: skip
 ASM = {
     "ex2.approx.ftz.f32": fused_samples.stand_in_exp2, "rcp.approx.ftz.f32": fused_samples.stand_in_reciprocal,
-    "mov.b32": lambda x: x, "fma.rn.sat.f32": fused_samples.fma_saturate, "fma.rm.f32": fused_samples.fma_down,
+    "fma.rn.sat.f32": fused_samples.fma_saturate, "fma.rm.f32": fused_samples.fma_down, "mov.b32": lambda x: x,
+    "nanosleep.u32": lambda x: x, "prefetch.global.L2": lambda x: x,
     "cvt.rn.f16x2.f32": lambda x: from_float32(x, DType.FLOAT16),
     "cvt.rn.bf16x2.f32": lambda x: from_float32(x, DType.BFLOAT16),
 }  # fmt: skip
