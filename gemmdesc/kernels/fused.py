@@ -198,7 +198,7 @@ def _scheduled(
     turned = meta.swapped if chain.swapped else meta
     turns = turns_of(Structure.CHAIN_TMA, chain.config, turned, chain.slices, read_span(chain.slices, turned))
     chosen: Any = chain
-    if turns.each > 1 and turns.steps < chain.config.num_stages:
+    if turns.steps < chain.config.num_stages and chain.config.programs_per_sm == 1 and 2 * turns.items > turned.sm_count:
         shared = tuple(c for c in SINGLE_CONFIGS if c.programs_per_sm > 1 and c.block_n * c.block_m >= SHORT_TILE)
         chosen = choose_kernel(alone, meta, card, configs=shared, structure=Structure.CHAIN_TMA)
     elif turns.each > 1 and chain.config == SINGLE_CONFIGS[0] and functions and narrow:
