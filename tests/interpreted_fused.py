@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from itertools import product
+from itertools import product as pairs
 from typing import Any
 
 import numpy as np
@@ -207,7 +207,7 @@ def every_pattern_kernel(x_ptr, y_ptr, OPERATION: tl.constexpr, BETWEEN: tl.cons
 def check_patterns(dtype: DType, told: dict[str, Any]) -> None:
     """Every pattern of a 16-bit type through each function, in float32 and for the type itself, against its model."""
     x = to_float32(np.arange(65536, dtype=np.uint16), dtype).reshape(-1)
-    for step, between in product(FUNCTIONS, (0, {DType.FLOAT16: 1, DType.BFLOAT16: 2}[dtype])):
+    for step, between in pairs(FUNCTIONS, (0, {DType.FLOAT16: 1, DType.BFLOAT16: 2}[dtype])):
         program = assembled((step,))
         assert not isinstance(program, Declined)
         y = torch.empty(65536)

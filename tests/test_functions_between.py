@@ -1,9 +1,9 @@
 """Silu and sigmoid of 16-bit values by a quotient without a division: the same 16 bits whatever the card approximates.
 
 ``ex2.approx`` and ``rcp.approx`` are known to within the errors that PTX promises.  So for each of the 65,536 inputs
-every sum 1 + exp(-x) and every reciprocal within more than those errors is tried.  One thing is taken for granted: where
-|x| is at most 2^-24, the power is one of the two floats around exp(-x), so that the sum is 2.  ``tests/test_fused_gpu.py``
-compares all inputs with eager's on a card.
+every sum 1 + exp(-x) and every reciprocal within more than those errors is tried.  One thing is taken for granted:
+where |x| is at most 2^-24, the power is one of the two floats around exp(-x), so that the sum is 2.
+``tests/test_fused_gpu.py`` compares all inputs with eager's on a card.
 """
 
 from __future__ import annotations

@@ -114,7 +114,8 @@ def fused_pointer_kernel(
         accumulator = tl.dot(a, b, accumulator)
     finish_tile(
         accumulator, 0, None, out, PROGRAM, COUNT, FORMATS, RESULT, (f0, f1, f2, f3, f4, f5),
-        (x0, x1, x2, x3, x4, x5), (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5), stride_om, stride_on, tile_m, tile_n, M, N,
+        (x0, x1, x2, x3, x4, x5), (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5),
+        stride_om, stride_on, tile_m, tile_n, M, N,
         STORED, OUT_LAYOUT, False, False, 1,
     )  # fmt: skip
 
@@ -142,6 +143,7 @@ def fused_after_kernel(
     value = loaded(start, KIND, offsets, inside, ALIGNED and OUT_LAYOUT == ROWS).to(tl.float32)
     finish_tile(
         value, KIND - 1 if KIND >= 2 else 0, None, out, PROGRAM, COUNT, FORMATS, RESULT, (f0, f1, f2, f3, f4, f5),
-        (x0, x1, x2, x3, x4, x5), (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5), stride_om, stride_on, tile_m, tile_n, M, N,
+        (x0, x1, x2, x3, x4, x5), (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5),
+        stride_om, stride_on, tile_m, tile_n, M, N,
         STORED, OUT_LAYOUT, ALIGNED, False, 1,
     )  # fmt: skip

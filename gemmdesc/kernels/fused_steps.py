@@ -230,11 +230,12 @@ def operands_over(
 
 @triton.jit
 def fetch_operand(
-    address, FORMAT: tl.constexpr, stride_m, stride_n, tile_m, tile_n, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+    address, FORMAT: tl.constexpr, stride_m, stride_n, tile_m, tile_n, M, N, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Ask for the part of a matrix that lies over a tile to be in the second-level cache, if it is stored by lines."""
     FORM: tl.constexpr = FORMAT >> 2
-    if FORM == WHOLE_ROWS or FORM == WHOLE_COLUMNS:
+    if FORM == WHOLE_ROWS or FORM == WHOLE_COLUMNS:  # noqa: SIM109  Triton knows no `in` here
         SIZE: tl.constexpr = 2 if FORMAT & 3 >= FLOAT16 else 4
         # Elements of a line of 128 bytes.
         EACH: tl.constexpr = 128 // SIZE
