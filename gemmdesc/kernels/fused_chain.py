@@ -65,6 +65,8 @@ def fused_tma_kernel(
     if STAGGERED:
         # Two programs that share a multiprocessor would multiply and finish at the same times.
         pause(tl.where(2 * first < programs, 0, FINISHING_NS))
+    _, tile_m, tile_n = locate(first, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    fetch_operands(FORMATS, addresses, strides_m, strides_n, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
     work = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     # Flattened, the loads of the next tile are under way while this one is finished.
     for index in tl.range(first, work, programs, flatten=True):
@@ -76,7 +78,9 @@ def fused_tma_kernel(
             accumulator = tl.dot(a, b, accumulator)
         if DEPENDENT:
             let_next_start()
-        _, next_m, next_n = locate(index + programs, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        # After the last tile, its own once more.
+        later = tl.where(index + programs < work, index + programs, index)
+        _, next_m, next_n = locate(later, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         fetch_operands(FORMATS, addresses, strides_m, strides_n, next_m, next_n, M, N, BLOCK_M, BLOCK_N)
         finish_tile(
             accumulator if ROUNDS_FIRST else taken(accumulator), 0, out_desc, out, PROGRAM, COUNT, FORMATS, RESULT,
