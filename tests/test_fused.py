@@ -40,7 +40,7 @@ from gemmdesc.kernels.card import CardArithmetic, MatrixStep
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel
 from gemmdesc.kernels.competing import key_of, pick_of
 from gemmdesc.kernels.config import Feature
-from gemmdesc.kernels.fused import FUSED_CONFIGS, FusedChoice
+from gemmdesc.kernels.fused import FUSED_CONFIGS, PAIRED, FusedChoice
 from gemmdesc.kernels.instructions import assembled
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.structure import Structure
@@ -308,6 +308,40 @@ def test_a_pick_of_two_widths_leaves_the_rest_in_the_chains_kernel() -> None:
     assert isinstance(choice, FusedChoice)
     assert choice.in_chain
     assert choice.product.config in FUSED_CONFIGS
+
+
+def picked(sizes: tuple[int, int, int], step: Any, out: DType = FP16) -> Any:
+    """The config of a kernel that ends with ``step``."""
+    desc = plain(epilogue=(CastTo(dtype=FP16), step), k=sizes[2], output_dtype=out)
+    choice = choose_whole(desc, meta(*sizes, out), CARD)
+    assert isinstance(choice, FusedChoice)
+    assert choice.in_chain
+    turned = sizes[:2] if not choice.product.swapped else sizes[1::-1]
+    config = choice.product.config
+    assert choice.product.programs == min(config.tiles(*turned), 132 * config.programs_per_sm)
+    assert shapes(needed_variants(choice, meta(*sizes, out))) <= shapes(enumerate_variants(232448))
+    return config
+
+
+def test_functions_of_many_tiles_are_overlapped_by_another_program() -> None:
+    largest = FUSED_CONFIGS[0]
+    assert picked((4096, 4096, 4096), Silu()) == PAIRED
+    assert picked((4096, 4096, 4096), Add(operand="other")) == largest
+    assert picked((4096, 4096, 4096), Silu(), FP32) == largest
+    # One tile each: both programs would end at the same time.
+    assert picked((256, 14336, 4096), Silu()) == largest
+
+
+@pytest.mark.parametrize("sizes", [(4096, 14336, 64), (256, 14336, 64)])
+def test_short_chains_share_a_multiprocessor(sizes: tuple[int, int, int]) -> None:
+    for step in (Silu(), Add(operand="other")):
+        assert picked(sizes, step).programs_per_sm > 1
+
+
+@pytest.mark.parametrize("sizes", [(16, 4096, 4096), (64, 4096, 14336), (256, 6144, 64)])
+def test_a_small_tile_of_each_program_starts_early(sizes: tuple[int, int, int]) -> None:
+    assert picked(sizes, Silu()).dependent
+    assert not picked((256, 6144, 2048), Silu()).dependent
 
 
 def test_what_one_kernel_cannot_do_runs_after_the_product() -> None:

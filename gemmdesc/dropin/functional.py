@@ -45,10 +45,10 @@ def linear(
     Raises:
         as :func:`matmul`.
     """
-    import torch
-
     if epilogue is not None or operands:
         return fused_linear(x, weight, bias, epilogue, operands, choices)
+    import torch
+
     if torch.compiler.is_compiling():
         return graph.linear(x, weight, bias, graph.graph_choices(choices))
 
