@@ -13,6 +13,7 @@ from gemmdesc.descriptor import Start
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, Packing, configs_of, foldable
+from gemmdesc.kernels.choose_lanes import LaneChoice
 from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.finished import FinishedChoice
 from gemmdesc.kernels.meta import Layout
@@ -24,6 +25,7 @@ from gemmdesc.kernels.variant import Variant as Variant
 from gemmdesc.kernels.variants_fma import enumerate_fma_variants
 from gemmdesc.kernels.variants_fused import enumerate_fused_variants
 from gemmdesc.kernels.variants_kmajor import enumerate_kmajor_variants
+from gemmdesc.kernels.variants_lanes import enumerate_lane_variants, lane_variant
 
 _MERGE = "merge"
 #: Elements that one program of the merge folds.
@@ -167,8 +169,10 @@ def fold_variant(merge: Merge, stored: DType) -> Variant:
     )  # fmt: skip
 
 
-def variants_of(choice: KernelChoice | NestChoice) -> tuple[Variant, ...]:
+def variants_of(choice: KernelChoice | NestChoice | LaneChoice) -> tuple[Variant, ...]:
     """Every kernel that launching ``choice`` runs, a merge with narrow offsets standing for both of its widths."""
+    if isinstance(choice, LaneChoice):
+        return (lane_variant(choice),)
     if isinstance(choice, NestChoice):
         inner = tuple(dict.fromkeys(fold_variant(f, DType.FLOAT32) for f in choice.folds[:-1]))
         return (leaves_variant(choice), *inner, fold_variant(choice.folds[-1], choice.output_dtype))
@@ -243,6 +247,7 @@ def enumerate_variants(shared_bytes: int) -> frozenset[Variant]:
         *_pack_variants(),
         *_merge_variants(),
         *_nest_variants(),
+        *enumerate_lane_variants(),
         *_finish_variants(),
         *enumerate_kmajor_variants(shared_bytes),
         *enumerate_fma_variants(),

@@ -1,0 +1,422 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+"""A nest of lanes in one launch: chains in registers, lanes folded where they are, parts or blocks by the last program.
+
+Three ways to read A, one way to add: each lane's chain takes its k in ascending order, a chunk's sum joins the lane's,
+lanes are folded digit by digit by explicit additions, and what several programs sum meets in scratch, where the last
+one to come folds all of it in the order of the descriptor.  Beyond the end of a chain A is +0.0 and B is -0.0: their
+product, -0.0, leaves every sum as it is.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from gemmdesc.kernels.tile import RUN_TIME
+
+#: How A is read: outputs side by side; k side by side, one for each lane; k side by side, a run for each lane.
+ACROSS = tl.constexpr(0)
+ALONG = tl.constexpr(1)
+RUNS = tl.constexpr(2)
+_VECTOR_BYTES = tl.constexpr(16)
+#: The fold over blocks, coded as lanes' folds are, and what it has room for at a time.
+_BLOCK_DIGITS = tl.constexpr(0x02_13_29_31)
+_BLOCK_PLACES = tl.constexpr(128)
+#: Parts whose sums are loaded at once.
+_TOGETHER = tl.constexpr(16)
+_RUN_TIME = (*RUN_TIME, "counters_ptr", "parts", "turn", "unit", "chunk", "rows_first")
+
+
+@triton.jit
+def plus(total, a, b, FUSED: tl.constexpr):
+    """One step of a chain."""
+    if FUSED:
+        return tl.fma(a, b, total)
+    else:
+        return a * b + total
+
+
+@triton.jit
+def halves(tile):
+    """The lower and the upper half of a tile's last axis."""
+    rows: tl.constexpr = tile.shape[0]
+    width: tl.constexpr = tile.shape[1]
+    return tl.split(tl.permute(tl.reshape(tile, (rows, 2, width // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def joined(total, tile):
+    """``total`` (rows, 1) plus the columns of ``tile``, one after the other."""
+    if tile.shape[1] == 1:
+        return total + tile
+    elif tile.shape[1] == 2:
+        low, high = halves(tile)
+        return (total + low) + high
+    elif tile.shape[1] == 4:
+        low, high = halves(tile)
+        a, b = halves(low)
+        c, d = halves(high)
+        return (((total + a) + b) + c) + d
+    else:
+        tl.static_assert(tile.shape[1] == 8)
+        low, high = halves(tile)
+        a, b = halves(low)
+        c, d = halves(high)
+        e, f = halves(a)
+        g, h = halves(b)
+        i, j = halves(c)
+        o, p = halves(d)
+        return (((((((total + e) + f) + g) + h) + i) + j) + o) + p
+
+
+@triton.jit
+def fold_digit(tile, LOW: tl.constexpr, BITS: tl.constexpr):
+    """Sums (rows, 2^n) by number to (rows, 2^(n - BITS)): the parts that differ in one digit, ascending, as a chain."""
+    rows: tl.constexpr = tile.shape[0]
+    width: tl.constexpr = tile.shape[1]
+    below: tl.constexpr = 2**LOW
+    parts: tl.constexpr = 2**BITS
+    above: tl.constexpr = width // below // parts
+    by_part = tl.permute(tl.reshape(tile, (rows, above, parts, below)), (0, 1, 3, 2))
+    flat = tl.reshape(by_part, (rows * above * below, parts))
+    low, high = halves(flat)
+    if BITS == 1:
+        total = low + high
+    elif BITS == 2:
+        a, b = halves(low)
+        total = joined(a + b, high)
+    else:
+        a, b = halves(low)
+        if BITS == 3:
+            c, d = halves(a)
+            total = joined(joined(c + d, b), high)
+        else:
+            tl.static_assert(BITS == 4)
+            c, d = halves(a)
+            e, f = halves(c)
+            total = joined(joined(joined(e + f, d), b), high)
+    return tl.reshape(total, (rows, above * below))
+
+
+@triton.jit
+def fold_digits(tile, DIGITS: tl.constexpr, COUNT: tl.constexpr):
+    """(rows, 2^n) to (rows,), digit by digit, the code's lowest one first; a digit's place is among those left.
+
+    A digit's code has eight bits, of which three are its length.
+    """
+    for i in tl.static_range(COUNT):
+        tile = fold_digit(tile, (DIGITS >> (8 * i + 3)) % 32, (DIGITS >> (8 * i)) % 8)
+    return tl.reshape(tile, (tile.shape[0],))
+
+
+@triton.jit
+def tile_step(
+    total, a_ptrs, b_ptrs, inside, lanes_left, FUSED: tl.constexpr, AXIS: tl.constexpr, FLAT: tl.constexpr,
+    WIDTH: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """One k of every lane and output; AXIS: that of the outputs.  ``lanes_left``: lanes with such a k, unless WHOLE."""
+    if WIDTH > 1:
+        a_ptrs = tl.multiple_of(a_ptrs, (1, _VECTOR_BYTES))
+    if WHOLE:
+        if MASKED:
+            a = tl.load(a_ptrs, mask=tl.expand_dims(inside, 1 - AXIS), other=0.0)
+        else:
+            a = tl.load(a_ptrs)
+        b = tl.load(b_ptrs)
+    else:
+        present = tl.expand_dims(lanes_left, AXIS) & tl.expand_dims(inside, 1 - AXIS)
+        a = tl.load(a_ptrs, mask=present, other=0.0)
+        if FLAT:
+            b = tl.load(b_ptrs, mask=present, other=-0.0)
+        else:
+            b = tl.load(b_ptrs, mask=lanes_left, other=-0.0)
+    if not FLAT:
+        b = tl.expand_dims(b, AXIS)
+    a, b = tl.broadcast_to(a.to(tl.float32), total.shape), tl.broadcast_to(b.to(tl.float32), total.shape)
+    return plus(total, a, b, FUSED)
+
+
+@triton.jit
+def tile_sums(
+    a_ptrs, b_ptrs, inside, lane, length, turn, unit, chunk, start, stride_ak, stride_bk,
+    FUSED: tl.constexpr, AXIS: tl.constexpr, FLAT: tl.constexpr, WIDTH: tl.constexpr, CHUNKED: tl.constexpr,
+    UNITS: tl.constexpr, MASKED: tl.constexpr, LANES: tl.constexpr, OUTPUTS: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """Sums of every lane and output, a tile of k after the other; ``length``: k from the first lane's first one on."""
+    if AXIS == 1:
+        total = tl.full((LANES, OUTPUTS), start, dtype=tl.float32)
+    else:
+        total = tl.full((OUTPUTS, LANES), start, dtype=tl.float32)
+    full = max(length + turn - LANES * unit, 0) // turn
+    left = length - full * turn - lane * unit
+    a_turn, b_turn = turn.to(tl.int64) * stride_ak, turn.to(tl.int64) * stride_bk
+    if CHUNKED:
+        opened = total
+        done = tl.full(total.shape, -0.0, dtype=tl.float32)
+        for _ in range(full // chunk):
+            total = opened
+            for t in tl.range(0, chunk, loop_unroll_factor=UNROLL):
+                total = tile_step(
+                    total, a_ptrs + t * a_turn, b_ptrs + t * b_turn, inside, inside, FUSED, AXIS, FLAT, WIDTH, True, MASKED
+                )
+            a_ptrs += chunk * a_turn
+            b_ptrs += chunk * b_turn
+            done += total
+        total = opened
+        rest = full % chunk
+        for t in tl.range(0, rest, loop_unroll_factor=UNROLL):
+            total = tile_step(
+                total, a_ptrs + t * a_turn, b_ptrs + t * b_turn, inside, inside, FUSED, AXIS, FLAT, WIDTH, True, MASKED
+            )
+        total = tile_step(
+            total, a_ptrs + rest * a_turn, b_ptrs + rest * b_turn, inside, left > 0, FUSED, AXIS, FLAT, WIDTH, False, True
+        )
+        # A lane whose list ended with a chunk has no further one, unless it is empty: then it has this empty one.
+        closes = (left > 0) | (rest > 0) | (full == 0)
+        return tl.where(tl.expand_dims(closes, AXIS), done + total, done)
+    elif UNITS:
+        for _ in range(full):
+            for v in tl.range(0, unit, loop_unroll_factor=UNROLL):
+                total = tile_step(
+                    total, a_ptrs + v * stride_ak, b_ptrs + v * stride_bk, inside, inside, FUSED, AXIS, FLAT, WIDTH, True,
+                    MASKED,
+                )  # fmt: skip
+            a_ptrs += a_turn
+            b_ptrs += b_turn
+        for v in tl.range(0, min(unit, max(length - full * turn, 0)), loop_unroll_factor=UNROLL):
+            total = tile_step(
+                total, a_ptrs + v * stride_ak, b_ptrs + v * stride_bk, inside, left > v, FUSED, AXIS, FLAT, WIDTH, False,
+                True,
+            )  # fmt: skip
+        return total
+    else:
+        for t in tl.range(0, full, loop_unroll_factor=UNROLL):
+            total = tile_step(
+                total, a_ptrs + t * a_turn, b_ptrs + t * b_turn, inside, inside, FUSED, AXIS, FLAT, WIDTH, True, MASKED
+            )
+        return tile_step(
+            total, a_ptrs + full * a_turn, b_ptrs + full * b_turn, inside, left > 0, FUSED, AXIS, FLAT, WIDTH, False, True
+        )
+
+
+@triton.jit
+def run_step(total, window, b_ptrs, v, length, stride_bk, FUSED: tl.constexpr):
+    """The k numbered ``v`` of every run, where it is one of the run's."""
+    present = (v >= 0) & (v < length)
+    b = tl.load(b_ptrs + v.to(tl.int64) * stride_bk, mask=present, other=-0.0).to(tl.float32)
+    return plus(total, tl.where(present, window.to(tl.float32), 0.0), b, FUSED)
+
+
+@triton.jit
+def window_step(total, window, b_ptrs, v, length, stride_bk, FUSED: tl.constexpr):
+    """As many k of every run as ``window`` (outputs, lanes, width) has, from ``v`` on."""
+    outputs: tl.constexpr = window.shape[0]
+    lanes: tl.constexpr = window.shape[1]
+    width: tl.constexpr = window.shape[2]
+    low, high = tl.split(tl.permute(tl.reshape(window, (outputs, lanes, 2, width // 2)), (0, 1, 3, 2)))
+    if width == 4:
+        a, b = tl.split(low)
+        c, d = tl.split(high)
+        total = run_step(total, a, b_ptrs, v, length, stride_bk, FUSED)
+        total = run_step(total, b, b_ptrs, v + 1, length, stride_bk, FUSED)
+        total = run_step(total, c, b_ptrs, v + 2, length, stride_bk, FUSED)
+        return run_step(total, d, b_ptrs, v + 3, length, stride_bk, FUSED)
+    else:
+        total = window_step(total, low, b_ptrs, v, length, stride_bk, FUSED)
+        return window_step(total, high, b_ptrs, v + 4, length, stride_bk, FUSED)
+
+
+@triton.jit
+def run_sums(
+    a_ptr, b_ptrs, row, lane, length, turn, unit, start, M, first, stride_am, stride_bk,
+    FUSED: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, OUTPUTS: tl.constexpr,
+):  # fmt: skip
+    """Sums (outputs, lanes), each lane's k one after the other in memory.
+
+    Runs begin anywhere, and a thread that reads one alone wants wide loads: it reads whole windows of 16 aligned bytes
+    and leaves out what is not its run's.  Windows reach into the rows around, which the first rows and the last lack:
+    programs that hold those read element by element.  ``first``: of the program's outputs.
+    """
+    total = tl.full((OUTPUTS, LANES), start, dtype=tl.float32)
+    at = row[:, None] * stride_am + (lane * unit)[None, :]
+    b_ptrs = tl.broadcast_to((b_ptrs + (lane * unit).to(tl.int64) * stride_bk)[None, :], (OUTPUTS, LANES))
+    lasts = M - OUTPUTS - first
+    inner = (first * stride_am >= WIDTH) & (lasts * stride_am >= WIDTH)
+    turns = tl.cdiv(max(length, 0), turn)
+    size: tl.constexpr = a_ptr.dtype.element_ty.primitive_bitwidth // 8
+    for t in range(turns):
+        there = tl.maximum(tl.minimum(length - t * turn - lane * unit, unit), 0)
+        left = tl.broadcast_to(there[None, :], (OUTPUTS, LANES))
+        if inner:
+            # The address is a multiple of an element's size.
+            shift = ((a_ptr.to(tl.int64) // size + at) % WIDTH).to(tl.int32)
+            windows = a_ptr + (at - shift)[:, :, None] + tl.arange(0, WIDTH)[None, None, :]
+            for i in range(tl.cdiv(unit + WIDTH - 1, WIDTH)):
+                v = i * WIDTH - shift
+                ptrs = tl.multiple_of(windows + i * WIDTH, (1, 1, _VECTOR_BYTES))
+                window = tl.load(ptrs, mask=(v < left)[:, :, None], other=0.0)
+                total = window_step(total, window, b_ptrs, v, left, stride_bk, FUSED)
+        else:
+            for v in range(unit):
+                present = left > v
+                a = tl.load(a_ptr + at + v, mask=present, other=0.0)
+                total = run_step(total, a, b_ptrs, tl.full((OUTPUTS, LANES), v, dtype=tl.int32), left, stride_bk, FUSED)
+        at += turn
+        b_ptrs += turn.to(tl.int64) * stride_bk
+    return total
+
+
+@triton.jit
+def fold_parts(scratch_ptr, apart, parts, OUTPUTS: tl.constexpr):
+    """The sums of one tile, of every part, added in turn."""
+    ptrs = scratch_ptr + tl.arange(0, OUTPUTS)
+    total = tl.load(ptrs, cache_modifier=".cg")
+    for begin in range(1, parts, _TOGETHER):
+        for i in tl.static_range(_TOGETHER):
+            there = tl.full((OUTPUTS,), begin + i, dtype=tl.int32) < parts
+            total += tl.load(ptrs + (begin + i) * apart, mask=there, other=-0.0, cache_modifier=".cg")
+    return total
+
+
+@triton.jit
+def fold_blocks(scratch_ptr, apart, parts, blocks, start, OUTPUTS: tl.constexpr):
+    """The sums of one tile, of every block, by the digits of its number; blocks of one number modulo 128 in turn.
+
+    A block without k, and a group without a block, sum to what an empty chain gives.
+    """
+    block = tl.arange(0, _BLOCK_PLACES)[None, :]
+    ptrs = scratch_ptr + tl.arange(0, OUTPUTS)[:, None] + block * apart
+    there = tl.broadcast_to(block < parts, (OUTPUTS, _BLOCK_PLACES))
+    total = tl.load(ptrs, mask=there, other=start, cache_modifier=".cg")
+    for begin in range(_BLOCK_PLACES, blocks, _BLOCK_PLACES):
+        there = tl.broadcast_to(block + begin < parts, (OUTPUTS, _BLOCK_PLACES))
+        known = tl.load(ptrs + begin * apart, mask=there, other=start, cache_modifier=".cg")
+        total += tl.where(block + begin < blocks, known, -0.0)
+    return fold_digits(total, _BLOCK_DIGITS, 4)
+
+
+@triton.jit
+def lane_sums(
+    a_ptr, b_ptr, M, N, rows_first, summed_k, span, unit, turn, chunk, start, stride_am, stride_ak, stride_bk, stride_bn,
+    FUSED: tl.constexpr, READ: tl.constexpr, FLAT: tl.constexpr, WIDTH: tl.constexpr, CHUNKED: tl.constexpr,
+    UNITS: tl.constexpr, DEALT: tl.constexpr, DIGITS: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr,
+    OUTPUTS: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """(sums, rows, columns, which of them exist) of this program's outputs and its part of k, or block if DEALT."""
+    size = M.to(tl.int64) * N
+    tiles = tl.cdiv(size, OUTPUTS)
+    index = tl.program_id(0).to(tl.int64)
+    part = (index // tiles).to(tl.int32)
+    first = index % tiles * OUTPUTS
+    output = first + tl.arange(0, OUTPUTS)
+    inside = output < size
+    if FLAT:
+        quick = tl.where(rows_first != 0, M, N)
+        high, low = output // quick, output % quick
+        row, column = tl.where(rows_first != 0, low, high), tl.where(rows_first != 0, high, low)
+    else:
+        row, column = output, tl.zeros((OUTPUTS,), dtype=tl.int64)
+    if DEALT:
+        begin = part * (LANES * unit)
+        length = summed_k - begin
+    else:
+        begin = part * span
+        length = min(summed_k - begin, span)
+        turn = unit * LANES
+    if READ != ACROSS:
+        stride_ak = 1
+    if READ == ACROSS and not FLAT:
+        stride_am = 1
+    a_ptr += begin.to(tl.int64) * stride_ak
+    b_ptr += begin.to(tl.int64) * stride_bk
+    lane = tl.arange(0, LANES)
+    if READ == RUNS:
+        sums = run_sums(
+            a_ptr, b_ptr, tl.where(inside, row, 0), lane, length, turn, unit, start, M, first, stride_am, stride_bk, FUSED,
+            WIDTH, LANES, OUTPUTS,
+        )  # fmt: skip
+    else:
+        AXIS: tl.constexpr = 1 if READ == ACROSS else 0
+        read_row, reads = row, inside
+        if READ == ALONG:
+            # Rows beyond the end are read as the first one: loads along k need no mask then.
+            read_row = tl.where(inside, row, 0)
+        elif WIDTH > 1:
+            reads = tl.max_constancy(inside, WIDTH)
+        k = lane.to(tl.int64) * unit
+        a_ptrs = a_ptr + tl.expand_dims(read_row * stride_am, 1 - AXIS) + tl.expand_dims(k * stride_ak, AXIS)
+        b_ptrs = b_ptr + k * stride_bk
+        if FLAT:
+            read_column = tl.where(inside, column, 0)
+            b_ptrs = tl.expand_dims(b_ptrs, AXIS) + tl.expand_dims(read_column * stride_bn, 1 - AXIS)
+        sums = tile_sums(
+            a_ptrs, b_ptrs, reads, lane, length, turn, unit, chunk, start, stride_ak, stride_bk, FUSED, AXIS, FLAT, WIDTH,
+            CHUNKED, UNITS, READ == ACROSS, LANES, OUTPUTS, UNROLL,
+        )  # fmt: skip
+        if READ == ACROSS:
+            sums = tl.trans(sums)
+    return fold_digits(sums, DIGITS, COUNT), row, column, inside
+
+
+@triton.jit(do_not_specialize=_RUN_TIME)
+def lane_nest_kernel(
+    a_ptr, b_ptr, out_ptr,
+    M: tl.int32, N: tl.int32, rows_first: tl.int32, summed_k: tl.int32, span: tl.int32, unit: tl.int32, chunk: tl.int32,
+    start: tl.float32, stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
+    stride_om: tl.int64, stride_on: tl.int64,
+    FUSED: tl.constexpr, READ: tl.constexpr, FLAT: tl.constexpr, WIDTH: tl.constexpr, CHUNKED: tl.constexpr,
+    UNITS: tl.constexpr, DIGITS: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr, OUTPUTS: tl.constexpr,
+    UNROLL: tl.constexpr,
+):  # fmt: skip
+    """One program per tile of OUTPUTS outputs, chains from ``start`` on; ``span`` is not below ``summed_k``.
+
+    Fields as in :class:`gemmdesc.kernels.lanes.Lanes`.  Outputs are numbered along rows of the product, or down its
+    columns where ``rows_first``; unless FLAT there is one column.
+    """
+    sums, row, column, inside = lane_sums(
+        a_ptr, b_ptr, M, N, rows_first, summed_k, span, unit, unit, chunk, start, stride_am, stride_ak, stride_bk,
+        stride_bn, FUSED, READ, FLAT, WIDTH, CHUNKED, UNITS, False, DIGITS, COUNT, LANES, OUTPUTS, UNROLL,
+    )  # fmt: skip
+    out_ptrs = out_ptr + row * stride_om + column * stride_on
+    tl.store(out_ptrs, sums.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=_RUN_TIME)
+def lane_join_kernel(
+    a_ptr, b_ptr, out_ptr, scratch_ptr, counters_ptr,
+    M: tl.int32, N: tl.int32, rows_first: tl.int32, summed_k: tl.int32, span: tl.int32, parts: tl.int32,
+    blocks: tl.int32, unit: tl.int32, chunk: tl.int32, start: tl.float32,
+    stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
+    stride_om: tl.int64, stride_on: tl.int64,
+    FUSED: tl.constexpr, READ: tl.constexpr, FLAT: tl.constexpr, WIDTH: tl.constexpr, CHUNKED: tl.constexpr,
+    UNITS: tl.constexpr, DEALT: tl.constexpr, DIGITS: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr,
+    OUTPUTS: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """As :func:`lane_nest_kernel`, a program for each tile and part of ``span`` k, or block if DEALT.
+
+    ``parts``: programs of each tile.  Of ``blocks`` those beyond have no k.
+    """
+    tiles = tl.cdiv(M.to(tl.int64) * N, OUTPUTS)
+    index = tl.program_id(0).to(tl.int64)
+    sums, row, column, inside = lane_sums(
+        a_ptr, b_ptr, M, N, rows_first, summed_k, span, unit, blocks * unit * LANES, chunk, start, stride_am, stride_ak,
+        stride_bk, stride_bn, FUSED, READ, FLAT, WIDTH, CHUNKED, UNITS, DEALT, DIGITS, COUNT, LANES, OUTPUTS, UNROLL,
+    )  # fmt: skip
+    # The last program of a tile sees what the others stored: see merged_chain.merge_last.
+    tile = index % tiles
+    output = tl.arange(0, OUTPUTS)
+    scratch_ptr += tile * OUTPUTS
+    apart = tiles * OUTPUTS
+    tl.store(scratch_ptr + index // tiles * apart + output, sums)
+    tl.debug_barrier()
+    before = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
+    if before == parts - 1:
+        tl.debug_barrier()
+        # All others have counted, and the next kernel on the stream starts from zero again.
+        tl.store(counters_ptr + tile, 0)
+        if DEALT:
+            total = fold_blocks(scratch_ptr, apart, parts, blocks, start, OUTPUTS)
+        else:
+            total = fold_parts(scratch_ptr, apart, parts, OUTPUTS)
+        out_ptrs = out_ptr + row * stride_om + column * stride_on
+        tl.store(out_ptrs, total.to(out_ptr.dtype.element_ty), mask=inside)
