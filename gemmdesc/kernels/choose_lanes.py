@@ -20,11 +20,13 @@ from gemmdesc.kernels.structure import Structure
 SCALAR_ONLY = "chains of scalar steps have the structures scalar_nest and lane_nest only, and configs of their own"
 #: Bytes of the widest load.
 VECTOR_BYTES = 16
-#: Loads that one thread has under way, and the fewest and most steps of a chain that one turn of a loop takes.
-_UNDER_WAY, _LEAST_UNROLL, _MOST_UNROLL = 32, 4, 16
-_WARPS, _THREADS = 4, 128
+#: Loads of A that one thread has under way: across outputs every one takes an address of its own, wide ones four
+#: registers.  The fewest and most steps of a chain that one turn of a loop takes.
+_UNDER_WAY_ACROSS, _UNDER_WAY_ALONG, _UNDER_WAY_WIDE = 16, 32, 8
+_LEAST_UNROLL, _MOST_UNROLL = 2, 32
+_MOST_WARPS, _WARP = 4, 32
 #: Outputs of a program for so many lanes, fewest first: read across outputs, and along k.
-_ACROSS = {1: (128, 512), 2: (64, 256), 4: (32, 256), 8: (32, 128), 16: (16, 64), 32: (16, 64), 128: (1, 4, 16),
+_ACROSS = {1: (128, 512), 2: (64, 256), 4: (32, 256), 8: (16, 128), 16: (8, 64), 32: (4, 16, 64), 128: (1, 4, 16),
            256: (1, 4, 16)}  # fmt: skip
 _ALONG = {1: (128, 512), 2: (64, 256), 4: (32, 128), 8: (16, 64), 16: (8, 32, 128), 32: (4, 16, 64), 128: (1, 4, 16),
           256: (1, 4, 16)}  # fmt: skip
@@ -65,12 +67,16 @@ class LaneForm:
     @property
     def unroll(self) -> int:
         """Steps that one turn of a loop takes: loads enough under way, registers for all of them."""
-        loads = max(1, self.lanes * self.outputs // _THREADS // self.width)
-        return min(max(_UNDER_WAY // loads, _LEAST_UNROLL), _MOST_UNROLL)
+        loads = max(1, self.lanes * self.outputs // (_WARP * self.num_warps) // self.width)
+        narrow = _UNDER_WAY_ACROSS if self.read is Read.ACROSS else _UNDER_WAY_ALONG
+        wanted = _UNDER_WAY_WIDE if self.width > 1 else narrow
+        return min(max(wanted // loads, _LEAST_UNROLL), _MOST_UNROLL)
 
     @property
     def num_warps(self) -> int:
-        return _WARPS
+        """One thread for each load of a step, so far."""
+        threads = self.lanes * self.outputs // (1 if self.read is Read.RUNS else self.width)
+        return min(max(threads // _WARP, 1), _MOST_WARPS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,18 +130,19 @@ def choose_lanes(desc: GEMMDesc, meta: KernelMeta, outputs: int | None = None) -
     fitting = [o for o in known if not joins or -(-turned.m * turned.n // o) <= MOST_COUNTED]
     if not fitting:
         return declined(f"sums of parts must meet in at most {MOST_COUNTED} tiles")
-    filling = [o for o in fitting if -(-turned.m * turned.n // o) * programs >= 2 * meta.sm_count]
-    chosen = filling[-1] if filling else fitting[0]
-    form = LaneForm(
-        read=read, flat=flat, width=width if read is not Read.ACROSS or chosen >= width else 1,
-        chunked=lanes.chunk < ENDLESS, units=lanes.unit > 1 and read is Read.ACROSS, joins=joins, dealt=lanes.blocks > 1,
-        digits=lanes.digits, outputs=chosen,
-    )  # fmt: skip
-    return LaneChoice(
-        lanes=lanes, form=form, programs=programs, operand_dtype=desc.a_dtype, output_dtype=desc.output_dtype,
-        fused=step.fused, opening=step.opening, swapped=swapped,
-        rows_first=turned.out.layout(turned.m, turned.n) is Layout.COLUMNS,
-    )  # fmt: skip
+    choices = [
+        LaneChoice(
+            lanes=lanes, programs=programs, operand_dtype=desc.a_dtype, output_dtype=desc.output_dtype, fused=step.fused,
+            opening=step.opening, swapped=swapped, rows_first=turned.out.layout(turned.m, turned.n) is Layout.COLUMNS,
+            form=LaneForm(
+                read=read, flat=flat, width=width if read is not Read.ACROSS or count >= width else 1,
+                chunked=lanes.chunk < ENDLESS, units=lanes.unit > 1 and read is Read.ACROSS, joins=joins,
+                dealt=lanes.blocks > 1, digits=lanes.digits, outputs=count,
+            ),
+        )
+        for count in fitting
+    ]  # fmt: skip
+    return min(choices, key=lambda choice: lane_us(choice, turned))
 
 
 def choose_scalar(
@@ -188,44 +195,56 @@ def _width(read: Read, lanes: Lanes, meta: KernelMeta, flat: bool) -> int:
         return 1
     if read is Read.ACROSS:
         return wide if meta.a.column_stride % wide == 0 and meta.m % wide == 0 else 1
-    even = meta.a.row_stride % wide == 0 and (lanes.parts == 1 or lanes.span % wide == 0)
+    even = meta.a.row_stride % wide == 0 and lanes.summed_k % wide == 0 and (lanes.parts == 1 or lanes.span % wide == 0)
     return wide if even and lanes.lanes >= wide else 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaneCosts:
-    """What a card's kernels of CUDA-core chains take, for ranking two ways to one descriptor.
+    """What a card's kernels of CUDA-core chains take, for ranking ways to one descriptor: no fit, a stated model.
 
-    ``start_us``: a launch beside others; ``turn_us``: loads asked for and there; ``join_us``: the last program's part;
-    ``terabytes``: of memory per second; ``step_ns``: one step of a chain after the other.
+    ``start_us``: a launch beside others; ``turn_us``: loads asked for and there; ``step_ns``: one step of a chain after
+    the other; ``join_us``: what the last program of a tile does; ``terabytes``: of memory per second; ``warps``: how
+    many one multiprocessor runs at a time.
     """
 
     start_us: float = 2.0
-    turn_us: float = 0.7
-    join_us: float = 1.5
-    terabytes: float = 4.0
+    turn_us: float = 0.6
     step_ns: float = 2.5
+    join_us: float = 1.0
+    terabytes: float = 4.0
+    warps: int = 24
 
 
 LANE_COSTS = LaneCosts()
-#: Steps that a leaf of the general kernel has under way: its next k comes from a table.
-_TABLE_STEPS = 1
+#: Bytes that memory gives at least, and which part of its rate runs reach: they take more instructions.
+_SECTOR_BYTES, _RUN_RATE = 32, 0.7
 _SUM_BYTES = 4
 
 
 def lane_us(choice: LaneChoice, meta: KernelMeta, costs: LaneCosts = LANE_COSTS) -> float:
-    """A launch, then the bytes over the bandwidth or one chain's length, whichever is more, then the last fold."""
-    steps = choice.lanes.chain
-    chain = steps * costs.step_ns * 1e-3 + math.ceil(steps / choice.form.unroll) * costs.turn_us
-    join = costs.join_us if choice.form.joins else 0.0
-    return costs.start_us + max(_bytes(meta) / costs.terabytes * 1e-6, chain) + join
+    """A launch, then bytes over the bandwidth or the turns of one chain for each wave of programs, then the last fold."""
+    form, lanes = choice.form, choice.lanes
+    tiles = -(-meta.m * meta.n // form.outputs)
+    waves = math.ceil(tiles * choice.programs / (meta.sm_count * (costs.warps // form.num_warps)))
+    steps = lanes.chain
+    chain = steps * costs.step_ns * 1e-3 + math.ceil(steps / form.unroll) * costs.turn_us * waves
+    neighbours = form.outputs if form.read is Read.ACROSS else form.lanes
+    line = neighbours * meta.a.dtype.itemsize
+    wasted = max(1.0, _SECTOR_BYTES / line) if form.read is Read.ACROSS and not form.flat else 1.0
+    rate = costs.terabytes * (_RUN_RATE if form.read is Read.RUNS else 1.0)
+    join = costs.join_us if form.joins else 0.0
+    return costs.start_us + max(wasted * _bytes(meta) / rate * 1e-6, chain) + join
 
 
 def nest_us(choice: NestChoice, lanes: Lanes, meta: KernelMeta, costs: LaneCosts = LANE_COSTS) -> float:
-    """The same of a launch for all leaves and one for each fold, between which every leaf's sum is stored and loaded."""
+    """The same of a launch for all leaves and one for each fold, between which every leaf's sum is stored and loaded.
+
+    A leaf of the general kernel asks for one k at a time, which it finds in a table.
+    """
     longest = min(lanes.chain, lanes.chunk)
     leaves = lanes.parts * lanes.lanes * lanes.blocks * -(-lanes.chain // longest)
-    chain = longest * costs.step_ns * 1e-3 + math.ceil(longest / _TABLE_STEPS) * costs.turn_us
+    chain = longest * (costs.step_ns * 1e-3 + costs.turn_us)
     sums = 2 * _SUM_BYTES * leaves * meta.m * meta.n / costs.terabytes * 1e-6
     return (1 + len(choice.folds)) * costs.start_us + max(_bytes(meta) / costs.terabytes * 1e-6, chain) + sums
 

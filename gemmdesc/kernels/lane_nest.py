@@ -111,25 +111,30 @@ def fold_digits(tile, DIGITS: tl.constexpr, COUNT: tl.constexpr):
 
 @triton.jit
 def tile_step(
-    total, a_ptrs, b_ptrs, inside, lanes_left, FUSED: tl.constexpr, AXIS: tl.constexpr, FLAT: tl.constexpr,
-    WIDTH: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr,
+    total, a_ptrs, b_ptrs, a_offset, b_offset, inside, present, FUSED: tl.constexpr, AXIS: tl.constexpr,
+    FLAT: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """One k of every lane and output; AXIS: that of the outputs.  ``lanes_left``: lanes with such a k, unless WHOLE."""
+    """One k of every lane and output; AXIS: that of the outputs.  ``present``: lanes with such a k, unless WHOLE."""
+    a_ptrs += a_offset
+    b_ptrs += b_offset
     if WIDTH > 1:
         a_ptrs = tl.multiple_of(a_ptrs, (1, _VECTOR_BYTES))
-    if WHOLE:
-        if MASKED:
-            a = tl.load(a_ptrs, mask=tl.expand_dims(inside, 1 - AXIS), other=0.0)
+    if not WHOLE:
+        if WIDTH > 1 and AXIS == 0:
+            present = tl.max_constancy(present, WIDTH)
+        b = tl.load(b_ptrs, mask=tl.expand_dims(present, AXIS) if FLAT else present, other=-0.0)
+        if AXIS == 0:
+            # Rows that do not exist are read as the first one.
+            mask = tl.broadcast_to(tl.expand_dims(present, AXIS), total.shape)
         else:
-            a = tl.load(a_ptrs)
-        b = tl.load(b_ptrs)
+            mask = tl.expand_dims(present, AXIS) & tl.expand_dims(inside, 1 - AXIS)
+        a = tl.load(a_ptrs, mask=mask, other=0.0)
     else:
-        present = tl.expand_dims(lanes_left, AXIS) & tl.expand_dims(inside, 1 - AXIS)
-        a = tl.load(a_ptrs, mask=present, other=0.0)
-        if FLAT:
-            b = tl.load(b_ptrs, mask=present, other=-0.0)
+        b = tl.load(b_ptrs)
+        if AXIS == 0:
+            a = tl.load(a_ptrs)
         else:
-            b = tl.load(b_ptrs, mask=lanes_left, other=-0.0)
+            a = tl.load(a_ptrs, mask=tl.expand_dims(inside, 1 - AXIS), other=0.0)
     if not FLAT:
         b = tl.expand_dims(b, AXIS)
     a, b = tl.broadcast_to(a.to(tl.float32), total.shape), tl.broadcast_to(b.to(tl.float32), total.shape)
@@ -137,10 +142,38 @@ def tile_step(
 
 
 @triton.jit
+def chain_steps(
+    total, a_ptrs, b_ptrs, count, whole, left, gap, a_step, b_step, inside,
+    FUSED: tl.constexpr, AXIS: tl.constexpr, FLAT: tl.constexpr, WIDTH: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """``count`` steps of every chain, ``gap`` k apart, the first ``whole`` of which every lane has.
+
+    ``left``: k from each lane's first step to the end.  The loads of UNROLL steps are under way at once, those of the
+    last few as well: steps that a lane lacks leave its sum as it is.
+    """
+    groups = whole // UNROLL
+    for group in range(groups):
+        a_at, b_at = group * UNROLL * a_step, group * UNROLL * b_step
+        for _ in tl.static_range(UNROLL):
+            total = tile_step(total, a_ptrs, b_ptrs, a_at, b_at, inside, inside, FUSED, AXIS, FLAT, WIDTH, True)
+            a_at += a_step
+            b_at += b_step
+    steps = tl.minimum(tl.cdiv(tl.maximum(left, 0), gap), count)
+    for group in range(groups, tl.cdiv(count, UNROLL)):
+        a_at, b_at = group * UNROLL * a_step, group * UNROLL * b_step
+        for i in tl.static_range(UNROLL):
+            present = steps > group * UNROLL + i
+            total = tile_step(total, a_ptrs, b_ptrs, a_at, b_at, inside, present, FUSED, AXIS, FLAT, WIDTH, False)
+            a_at += a_step
+            b_at += b_step
+    return total
+
+
+@triton.jit
 def tile_sums(
     a_ptrs, b_ptrs, inside, lane, length, turn, unit, chunk, start, stride_ak, stride_bk,
     FUSED: tl.constexpr, AXIS: tl.constexpr, FLAT: tl.constexpr, WIDTH: tl.constexpr, CHUNKED: tl.constexpr,
-    UNITS: tl.constexpr, MASKED: tl.constexpr, LANES: tl.constexpr, OUTPUTS: tl.constexpr, UNROLL: tl.constexpr,
+    UNITS: tl.constexpr, LANES: tl.constexpr, OUTPUTS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Sums of every lane and output, a tile of k after the other; ``length``: k from the first lane's first one on."""
     if AXIS == 1:
@@ -148,55 +181,35 @@ def tile_sums(
     else:
         total = tl.full((OUTPUTS, LANES), start, dtype=tl.float32)
     full = max(length + turn - LANES * unit, 0) // turn
-    left = length - full * turn - lane * unit
-    a_turn, b_turn = turn.to(tl.int64) * stride_ak, turn.to(tl.int64) * stride_bk
+    tiles = tl.cdiv(max(length, 0), turn)
+    left = length - lane * unit
+    a_turn, b_turn = turn * stride_ak, turn * stride_bk
     if CHUNKED:
         opened = total
-        done = tl.full(total.shape, -0.0, dtype=tl.float32)
-        for _ in range(full // chunk):
-            total = opened
-            for t in tl.range(0, chunk, loop_unroll_factor=UNROLL):
-                total = tile_step(
-                    total, a_ptrs + t * a_turn, b_ptrs + t * b_turn, inside, inside, FUSED, AXIS, FLAT, WIDTH, True, MASKED
-                )
+        total = tl.full(total.shape, -0.0, dtype=tl.float32)
+        for begin in range(0, max(tiles, 1), chunk):
+            sums = chain_steps(
+                opened, a_ptrs, b_ptrs, min(chunk, tiles - begin), min(chunk, max(full - begin, 0)), left - begin * turn, turn,
+                a_turn, b_turn, inside, FUSED, AXIS, FLAT, WIDTH, UNROLL,
+            )  # fmt: skip
+            # A lane's list of k may end before: it has no such chunk then, but that of an empty list, which is empty.
+            exists = (left > begin * turn) | (begin == 0)
+            total = tl.where(tl.expand_dims(exists, AXIS), total + sums, total)
             a_ptrs += chunk * a_turn
             b_ptrs += chunk * b_turn
-            done += total
-        total = opened
-        rest = full % chunk
-        for t in tl.range(0, rest, loop_unroll_factor=UNROLL):
-            total = tile_step(
-                total, a_ptrs + t * a_turn, b_ptrs + t * b_turn, inside, inside, FUSED, AXIS, FLAT, WIDTH, True, MASKED
-            )
-        total = tile_step(
-            total, a_ptrs + rest * a_turn, b_ptrs + rest * b_turn, inside, left > 0, FUSED, AXIS, FLAT, WIDTH, False, True
-        )
-        # A lane whose list ended with a chunk has no further one, unless it is empty: then it has this empty one.
-        closes = (left > 0) | (rest > 0) | (full == 0)
-        return tl.where(tl.expand_dims(closes, AXIS), done + total, done)
     elif UNITS:
-        for _ in range(full):
-            for v in tl.range(0, unit, loop_unroll_factor=UNROLL):
-                total = tile_step(
-                    total, a_ptrs + v * stride_ak, b_ptrs + v * stride_bk, inside, inside, FUSED, AXIS, FLAT, WIDTH, True,
-                    MASKED,
-                )  # fmt: skip
+        for t in range(tiles):
+            total = chain_steps(
+                total, a_ptrs, b_ptrs, unit, tl.where(t < full, unit, 0), left - t * turn, 1, stride_ak, stride_bk, inside,
+                FUSED, AXIS, FLAT, WIDTH, UNROLL,
+            )  # fmt: skip
             a_ptrs += a_turn
             b_ptrs += b_turn
-        for v in tl.range(0, min(unit, max(length - full * turn, 0)), loop_unroll_factor=UNROLL):
-            total = tile_step(
-                total, a_ptrs + v * stride_ak, b_ptrs + v * stride_bk, inside, left > v, FUSED, AXIS, FLAT, WIDTH, False,
-                True,
-            )  # fmt: skip
-        return total
     else:
-        for t in tl.range(0, full, loop_unroll_factor=UNROLL):
-            total = tile_step(
-                total, a_ptrs + t * a_turn, b_ptrs + t * b_turn, inside, inside, FUSED, AXIS, FLAT, WIDTH, True, MASKED
-            )
-        return tile_step(
-            total, a_ptrs + full * a_turn, b_ptrs + full * b_turn, inside, left > 0, FUSED, AXIS, FLAT, WIDTH, False, True
+        total = chain_steps(
+            total, a_ptrs, b_ptrs, tiles, full, left, turn, a_turn, b_turn, inside, FUSED, AXIS, FLAT, WIDTH, UNROLL
         )
+    return total
 
 
 @triton.jit
@@ -316,6 +329,10 @@ def lane_sums(
         row, column = tl.where(rows_first != 0, low, high), tl.where(rows_first != 0, high, low)
     else:
         row, column = output, tl.zeros((OUTPUTS,), dtype=tl.int64)
+    if READ == ALONG:
+        unit = 1
+    if READ != ACROSS:
+        stride_ak = 1
     if DEALT:
         begin = part * (LANES * unit)
         length = summed_k - begin
@@ -323,8 +340,6 @@ def lane_sums(
         begin = part * span
         length = min(summed_k - begin, span)
         turn = unit * LANES
-    if READ != ACROSS:
-        stride_ak = 1
     if READ == ACROSS and not FLAT:
         stride_am = 1
     a_ptr += begin.to(tl.int64) * stride_ak
@@ -351,7 +366,7 @@ def lane_sums(
             b_ptrs = tl.expand_dims(b_ptrs, AXIS) + tl.expand_dims(read_column * stride_bn, 1 - AXIS)
         sums = tile_sums(
             a_ptrs, b_ptrs, reads, lane, length, turn, unit, chunk, start, stride_ak, stride_bk, FUSED, AXIS, FLAT, WIDTH,
-            CHUNKED, UNITS, READ == ACROSS, LANES, OUTPUTS, UNROLL,
+            CHUNKED, UNITS, LANES, OUTPUTS, UNROLL,
         )  # fmt: skip
         if READ == ACROSS:
             sums = tl.trans(sums)
