@@ -33,7 +33,7 @@ DEALT_FOLDS: tuple[Digits, ...] = (_butterfly(7), ((0, 1), *_butterfly(7)))
 #: Folds of lanes whose chains may be closed in chunks.
 CHUNKED_FOLDS: tuple[Digits, ...] = ((), IN_TURN)
 #: The fold over blocks that kernels are compiled for: by number modulo 4, in there by the next 8, 2 and 2.
-BLOCK_FOLD: Digits = ((6, 1), (5, 1), (2, 3), (0, 2))
+BLOCK_DIGITS: Digits = ((6, 1), (5, 1), (2, 3), (0, 2))
 
 
 def places(digits: Digits) -> int:
@@ -48,7 +48,7 @@ class Lanes:
     Lane p of block b of part s sums k = s * span + (t * blocks + b) * lanes * unit + p * unit + v, for t = 0, 1, ...
     and for each of them v = 0 .. unit - 1, as far as they are below both summed_k and (s + 1) * span.  ``chunk``
     neighbours of that list at a time are one chain, and a lane's chains are folded in turn; then ``digits`` fold
-    lanes, and parts are folded in turn, or blocks by :data:`BLOCK_FOLD`.
+    lanes, and parts are folded in turn, or blocks by :data:`BLOCK_DIGITS`.
     """
 
     summed_k: int
@@ -94,7 +94,7 @@ def as_lanes(desc: GEMMDesc, k: int) -> Lanes | None:
     elif cuts and isinstance(cuts[0].layout, Strided) and cuts[0].fold:
         dealt = cuts.pop(0)
         assert isinstance(dealt.layout, Strided)
-        if _block_fold(dealt) != BLOCK_FOLD or dealt.layout.count == 1:
+        if _block_fold(dealt) != BLOCK_DIGITS or dealt.layout.count == 1:
             return None
         blocks, size = dealt.layout.count, dealt.layout.unit
         digits = [(1, size), (blocks * size, ENDLESS)]

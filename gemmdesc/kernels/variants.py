@@ -231,6 +231,8 @@ def finished_variants(choice: FinishedChoice, *, wide_offsets: bool) -> tuple[Va
             found += [fold_variant(f, DType.FLOAT32) for f in folds[:-1]]
         case NestChoice() as nest:
             found = [leaves_variant(nest), *(fold_variant(f, DType.FLOAT32) for f in nest.folds[:-1])]
+        case LaneChoice() as lanes:
+            found = [lane_variant(lanes)]
         case KernelChoice() as chain:
             found = [v for v in variants_of(chain) if v.kernel != _MERGE]
     stored = [DType.FLOAT32, choice.output_dtype] if choice.opens_early else [choice.output_dtype]
