@@ -24,13 +24,13 @@ def scalar_rows(path: Path) -> list[tuple[ProfileRow, GEMMDesc]]:
     for row in read_profile(path).rows:
         if not isinstance(row.outcome, RuleOutcome):
             continue
-        desc = _described(row, row.evidence.example.problem)
+        desc = described(row, row.evidence.example.problem)
         if desc is not None:
             found.append((row, desc))
     return found
 
 
-def _described(row: ProfileRow, problem: GemmProblem) -> GEMMDesc | None:
+def described(row: ProfileRow, problem: GemmProblem) -> GEMMDesc | None:
     assert isinstance(row.outcome, RuleOutcome)
     example = row.evidence.example
     desc = evaluate_rule(row.outcome.rule, environment(problem, example.answer, example.launch))
@@ -46,16 +46,28 @@ def row_cases(path: Path) -> list[LaneCase]:
         known = row.evidence.example.problem
         m, n = (min(x, 23 if other == 1 else 6) for x, other in ((known.m, known.n), (known.n, known.m)))
         for k in sorted({min(known.k, size) for size in _SIZES}):
-            a_n, b_n = known.transa is Transpose.N, known.transb is Transpose.N
-            problem = replace(
-                known, m=m, n=n, k=k, lda=m if a_n else k, ldb=k if b_n else n, ldd=m, batch_count=1, a_batch_stride=0,
-                b_batch_stride=0, d_batch_stride=0,
-            )  # fmt: skip
-            desc = _described(row, problem)
-            if desc is not None:
-                layouts = ("r" if b_n else "c") + ("r" if a_n else "c") + "r"
-                found.append(LaneCase(name=kind_of(desc), desc=desc, m=n, n=m, k=k, layouts=layouts))
+            case = case_of(row, packed(known, m, n, k))
+            if case is not None:
+                found.append(case)
     return found
+
+
+def packed(problem: GemmProblem, m: int, n: int, k: int) -> GemmProblem:
+    """One product of those sizes, its matrices without gaps."""
+    lda, ldb = m if problem.transa is Transpose.N else k, k if problem.transb is Transpose.N else n
+    return replace(
+        problem, m=m, n=n, k=k, lda=lda, ldb=ldb, ldd=m, batch_count=1, a_batch_stride=0, b_batch_stride=0,
+        d_batch_stride=0, a_alignment_bytes=256, b_alignment_bytes=256, d_alignment_bytes=256,
+    )  # fmt: skip
+
+
+def case_of(row: ProfileRow, problem: GemmProblem) -> LaneCase | None:
+    """A packed problem in torch's terms, where the row has a descriptor for it."""
+    desc = described(row, problem)
+    if desc is None:
+        return None
+    layouts = "".join("r" if t is Transpose.N else "c" for t in (problem.transb, problem.transa)) + "r"
+    return LaneCase(name=kind_of(desc), desc=desc, m=problem.n, n=problem.m, k=problem.k, layouts=layouts)
 
 
 def kind_of(desc: GEMMDesc) -> str:

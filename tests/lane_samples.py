@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,14 +46,14 @@ def _kinds(rng: np.random.Generator, k: int) -> list[tuple[str, tuple[Cut, ...],
     split = lane_cut(Contiguous(span=int(rng.integers(max(1, k // 5), k + 1))))
     aligned = lane_cut(Contiguous(span=max(8, k // 24 * 8)))
     unit = int(rng.choice([2, 3, 4, 7, 11, 27]))
-    dealt = butterfly(7, 2)
+    turn, blocks, dealt = lane_cut(Strided(count=16, unit=1)), int(rng.choice([3, 31, 130])), butterfly(7, 2)
     found = [
         ("chain", (), True),
         ("parts", (split,), True),
         ("parts of chunks", (split, lane_cut(Contiguous(span=int(rng.integers(1, 20))))), True),
-        ("in turn", (lane_cut(Strided(count=16, unit=1)), lane_cut(Contiguous(span=int(rng.choice([1, 4, 16, 32]))))), True),
-        ("parts in turn", (aligned, lane_cut(Strided(count=16, unit=1)), lane_cut(Contiguous(span=4))), True),
-        ("dealt", (lane_cut(Strided(count=int(rng.choice([3, 31, 130])), unit=128), BLOCK_FOLD), *butterfly(7, 1)), False),
+        ("in turn", (turn, lane_cut(Contiguous(span=int(rng.choice([1, 4, 16, 32]))))), True),
+        ("parts in turn", (aligned, turn, lane_cut(Contiguous(span=4))), True),
+        ("dealt", (lane_cut(Strided(count=blocks, unit=128), BLOCK_FOLD), *butterfly(7, 1)), False),
         (
             "dealt in pairs",
             (lane_cut(Strided(count=int(rng.choice([2, 31])), unit=256), BLOCK_FOLD), *dealt, *butterfly(1, 1)),
@@ -89,7 +89,3 @@ def draw_cases(rng: np.random.Generator, dtype: DType) -> list[LaneCase]:
         )  # fmt: skip
         found.append(LaneCase(name=name, desc=desc, m=m, n=n, k=k, layouts="".join(rng.choice(["r", "c"], 3))))
     return found
-
-
-def at_size(case: LaneCase, **changes: int) -> LaneCase:
-    return replace(case, **changes)

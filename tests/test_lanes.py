@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,7 @@ def test_lanes_sum_the_k_that_the_descriptors_leaves_do(seed: int) -> None:
         assert lanes is not None, case
         schedule = make_schedule(case.desc, case.k)
         ends = schedule.leaf_offsets
-        leaves = [tuple(schedule.order[b:e].tolist()) for b, e in zip(ends, ends[1:], strict=False)]
+        leaves = [tuple(schedule.order[b:e].tolist()) for b, e in pairwise(ends)]
         assert {x for x in leaves if x} == {x for x in leaves_of(lanes) if x}
         assert lanes.chain == max(
             sum(len(x) for x in group) for group in _chained(leaves, case.desc, case.k)
@@ -85,7 +86,7 @@ def _chained(leaves: list[tuple[int, ...]], desc: GEMMDesc, k: int) -> Iterator[
     if not chunked:
         yield from ([leaf] for leaf in leaves)
         return
-    for begin, end in zip(levels[-1], levels[-1][1:], strict=False):
+    for begin, end in pairwise(levels[-1]):
         yield leaves[begin:end]
 
 
@@ -150,7 +151,8 @@ def test_every_choice_is_a_variant_that_is_enumerated(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for case in draw_cases(rng, (F16, BF16, F32)[seed % 3]):
         m = int(2 ** rng.uniform(0, 16)) if case.n == 1 else case.m
-        at = meta(case.desc, m, case.n, case.k, case.layouts, alignment=int(rng.choice([4, 16])), pad=int(rng.integers(9)))
+        stored = {"alignment": int(rng.choice([4, 16])), "pad": int(rng.integers(9))}
+        at = meta(case.desc, m, case.n, case.k, case.layouts, **stored)
         choice = choose_lanes(case.desc, at)
         if isinstance(choice, Declined):
             assert "tiles" in choice.reason, (case, choice)
@@ -282,25 +284,25 @@ def test_lanes_multiply_and_add_as_their_step_says_and_nothing_else(every: int) 
             assert re.search(r"ld\.global\S*\.v[24]\.b32", ptx), variant
 
 
-def whole_nests() -> Iterator[tuple[str, GEMMDesc, str, int]]:
-    """(name, descriptor, layouts of a and b, columns) at sizes where every turn of a kernel's loop is a whole one."""
-    turn = lane_cut(Strided(count=16, unit=1))
-    yield "chain across", lanes_of(64, dtype=BF16), "cr", 1
-    yield "chain in a run", lanes_of(37, dtype=BF16), "rr", 1
-    yield "lanes across", lanes_of(128, *butterfly(2, 1), dtype=BF16), "cr", 1
-    yield "lanes along", lanes_of(256, *butterfly(2, 1), dtype=BF16), "rr", 1
-    yield "five lanes", lanes_of(512, *butterfly(5, 1), dtype=BF16), "cr", 1
-    yield "runs across", lanes_of(256, *butterfly(2, 32), dtype=BF16), "cr", 1
-    yield "runs along", lanes_of(108, *butterfly(2, 27), dtype=BF16), "rr", 1
-    yield "in turn, in chunks", lanes_of(1024, turn, lane_cut(Contiguous(span=32)), dtype=BF16), "rr", 1
-    yield "in turn, three columns", lanes_of(1024, turn, lane_cut(Contiguous(span=32)), dtype=BF16), "rr", 3
-    yield "chunks", lanes_of(128, lane_cut(Contiguous(span=128)), lane_cut(Contiguous(span=64)), dtype=BF16), "cr", 1
+def whole_nests() -> list[tuple[str, GEMMDesc, str, int, int | None]]:
+    """(name, descriptor, layouts of a and b, columns, outputs of a program); every turn of a loop is a whole one."""
+    return [
+        ("chain across", lanes_of(64, dtype=BF16), "cr", 1, None),
+        ("chain in a run", lanes_of(37, dtype=BF16), "rr", 1, None),
+        ("lanes across", lanes_of(128, *butterfly(2, 1), dtype=BF16), "cr", 1, None),
+        ("lanes along", lanes_of(256, *butterfly(2, 1), dtype=BF16), "rr", 1, None),
+        ("eight lanes", lanes_of(128, *butterfly(3, 1), dtype=BF16), "cr", 1, 16),
+        ("runs across", lanes_of(256, *butterfly(2, 32), dtype=BF16), "cr", 1, None),
+        ("runs along", lanes_of(108, *butterfly(2, 27), dtype=BF16), "rr", 1, None),
+        ("three columns", lanes_of(32, dtype=BF16), "rr", 3, None),
+        ("chunks", lanes_of(128, *(lane_cut(Contiguous(span=s)) for s in (128, 64)), dtype=BF16), "cr", 1, None),
+    ]
 
 
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize("nest", list(whole_nests()), ids=lambda nest: nest[0])
+@pytest.mark.parametrize("nest", whole_nests(), ids=lambda nest: nest[0])
 def test_the_code_is_the_descriptor(
-    nest: tuple[str, GEMMDesc, str, int], monkeypatch: pytest.MonkeyPatch
+    nest: tuple[str, GEMMDesc, str, int, int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Read from the PTX's dataflow: these k in this order, these folds; and no other nest of the list at that size."""
     from gemmdesc.equivalence.structure import implements
@@ -308,15 +310,15 @@ def test_the_code_is_the_descriptor(
     from gemmdesc.normal_form import normal_form
     from tests.test_equivalence_kernels import Recorded, call, elements, read
 
-    _, desc, layouts, columns = nest
+    _, desc, layouts, columns, outputs = nest
     on = call(5, columns, desc.summed_k, desc.a_dtype, F32, layouts)
-    choice = choose_lanes(desc, on.meta)
+    choice = choose_lanes(desc, on.meta, outputs)
     assert isinstance(choice, LaneChoice), choice
     found: list[Recorded] = []
     monkeypatch.setattr(launching, "enqueue", lambda v, programs, *given: found.append(Recorded(v, programs, given)))
     launching.launch_here(choice, on.a, on.b, on.out)
     walked, out = read(found, 90)
-    others = [replace(d, summed_k=desc.summed_k) for _, d, _, _ in whole_nests()]
+    others = [replace(d, summed_k=desc.summed_k) for _, d, *_ in whole_nests()]
     others.append(replace(desc, cuts=(lane_cut(Contiguous(span=8)), *desc.cuts)))
     for element in elements(on, found, out):
         assert implements(walked, desc, element) is True

@@ -10,7 +10,6 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose_lanes import SCALAR_ONLY, LaneChoice, choose_scalar
-from gemmdesc.kernels.config import MOST_COUNTED as MOST_COUNTED
 from gemmdesc.kernels.config import (
     EARLY_MERGED_CONFIGS,
     EARLY_TMA_CONFIGS,
@@ -24,6 +23,7 @@ from gemmdesc.kernels.config import (
     Feature,
     KernelConfig,
 )
+from gemmdesc.kernels.config import MOST_COUNTED as MOST_COUNTED
 from gemmdesc.kernels.estimate import estimated_us
 from gemmdesc.kernels.meta import KernelMeta, Layout
 from gemmdesc.kernels.nest import NestChoice

@@ -124,7 +124,8 @@ def choose_lanes(desc: GEMMDesc, meta: KernelMeta, outputs: int | None = None) -
     if isinstance(read, Declined):
         return read
     joins = lanes.parts > 1 or lanes.blocks > 1
-    programs = lanes.parts if lanes.blocks == 1 else min(lanes.blocks, -(-lanes.summed_k // (lanes.lanes * lanes.unit)))
+    busy = -(-lanes.summed_k // (lanes.lanes * lanes.unit))
+    programs = lanes.parts if lanes.blocks == 1 else min(lanes.blocks, busy)
     width = _width(read, lanes, turned, flat)
     known = outputs_of(read, lanes.digits) if outputs is None else (outputs,)
     fitting = [o for o in known if not joins or -(-turned.m * turned.n // o) <= MOST_COUNTED]
@@ -195,8 +196,8 @@ def _width(read: Read, lanes: Lanes, meta: KernelMeta, flat: bool) -> int:
         return 1
     if read is Read.ACROSS:
         return wide if meta.a.column_stride % wide == 0 and meta.m % wide == 0 else 1
-    even = meta.a.row_stride % wide == 0 and lanes.summed_k % wide == 0 and (lanes.parts == 1 or lanes.span % wide == 0)
-    return wide if even and lanes.lanes >= wide else 1
+    steps = [meta.a.row_stride, lanes.summed_k, lanes.span if lanes.parts > 1 else 0]
+    return wide if lanes.lanes >= wide and not any(step % wide for step in steps) else 1
 
 
 @dataclass(frozen=True, kw_only=True)

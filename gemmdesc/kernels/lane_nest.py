@@ -189,8 +189,8 @@ def tile_sums(
         total = tl.full(total.shape, -0.0, dtype=tl.float32)
         for begin in range(0, max(tiles, 1), chunk):
             sums = chain_steps(
-                opened, a_ptrs, b_ptrs, min(chunk, tiles - begin), min(chunk, max(full - begin, 0)), left - begin * turn, turn,
-                a_turn, b_turn, inside, FUSED, AXIS, FLAT, WIDTH, UNROLL,
+                opened, a_ptrs, b_ptrs, min(chunk, tiles - begin), min(chunk, max(full - begin, 0)), left - begin * turn,
+                turn, a_turn, b_turn, inside, FUSED, AXIS, FLAT, WIDTH, UNROLL,
             )  # fmt: skip
             # A lane's list of k may end before: it has no such chunk then, but that of an empty list, which is empty.
             exists = (left > begin * turn) | (begin == 0)
@@ -200,8 +200,8 @@ def tile_sums(
     elif UNITS:
         for t in range(tiles):
             total = chain_steps(
-                total, a_ptrs, b_ptrs, unit, tl.where(t < full, unit, 0), left - t * turn, 1, stride_ak, stride_bk, inside,
-                FUSED, AXIS, FLAT, WIDTH, UNROLL,
+                total, a_ptrs, b_ptrs, unit, tl.where(t < full, unit, 0), left - t * turn, 1, stride_ak, stride_bk,
+                inside, FUSED, AXIS, FLAT, WIDTH, UNROLL,
             )  # fmt: skip
             a_ptrs += a_turn
             b_ptrs += b_turn
@@ -310,7 +310,8 @@ def fold_blocks(scratch_ptr, apart, parts, blocks, start, OUTPUTS: tl.constexpr)
 
 @triton.jit
 def lane_sums(
-    a_ptr, b_ptr, M, N, rows_first, summed_k, span, unit, turn, chunk, start, stride_am, stride_ak, stride_bk, stride_bn,
+    a_ptr, b_ptr, M, N, rows_first, summed_k, span, unit, turn, chunk, start,
+    stride_am, stride_ak, stride_bk, stride_bn,
     FUSED: tl.constexpr, READ: tl.constexpr, FLAT: tl.constexpr, WIDTH: tl.constexpr, CHUNKED: tl.constexpr,
     UNITS: tl.constexpr, DEALT: tl.constexpr, DIGITS: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr,
     OUTPUTS: tl.constexpr, UNROLL: tl.constexpr,
@@ -347,8 +348,8 @@ def lane_sums(
     lane = tl.arange(0, LANES)
     if READ == RUNS:
         sums = run_sums(
-            a_ptr, b_ptr, tl.where(inside, row, 0), lane, length, turn, unit, start, M, first, stride_am, stride_bk, FUSED,
-            WIDTH, LANES, OUTPUTS,
+            a_ptr, b_ptr, tl.where(inside, row, 0), lane, length, turn, unit, start, M, first, stride_am, stride_bk,
+            FUSED, WIDTH, LANES, OUTPUTS,
         )  # fmt: skip
     else:
         AXIS: tl.constexpr = 1 if READ == ACROSS else 0
@@ -365,8 +366,8 @@ def lane_sums(
             read_column = tl.where(inside, column, 0)
             b_ptrs = tl.expand_dims(b_ptrs, AXIS) + tl.expand_dims(read_column * stride_bn, 1 - AXIS)
         sums = tile_sums(
-            a_ptrs, b_ptrs, reads, lane, length, turn, unit, chunk, start, stride_ak, stride_bk, FUSED, AXIS, FLAT, WIDTH,
-            CHUNKED, UNITS, LANES, OUTPUTS, UNROLL,
+            a_ptrs, b_ptrs, reads, lane, length, turn, unit, chunk, start, stride_ak, stride_bk, FUSED, AXIS, FLAT,
+            WIDTH, CHUNKED, UNITS, LANES, OUTPUTS, UNROLL,
         )  # fmt: skip
         if READ == ACROSS:
             sums = tl.trans(sums)
@@ -376,8 +377,8 @@ def lane_sums(
 @triton.jit(do_not_specialize=_RUN_TIME)
 def lane_nest_kernel(
     a_ptr, b_ptr, out_ptr,
-    M: tl.int32, N: tl.int32, rows_first: tl.int32, summed_k: tl.int32, span: tl.int32, unit: tl.int32, chunk: tl.int32,
-    start: tl.float32, stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
+    M: tl.int32, N: tl.int32, rows_first: tl.int32, summed_k: tl.int32, span: tl.int32, unit: tl.int32,
+    chunk: tl.int32, start: tl.float32, stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
     stride_om: tl.int64, stride_on: tl.int64,
     FUSED: tl.constexpr, READ: tl.constexpr, FLAT: tl.constexpr, WIDTH: tl.constexpr, CHUNKED: tl.constexpr,
     UNITS: tl.constexpr, DIGITS: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr, OUTPUTS: tl.constexpr,

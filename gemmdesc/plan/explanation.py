@@ -9,11 +9,11 @@ from typing import Any
 
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.balanced import BalancedChoice
+from gemmdesc.kernels.choose_lanes import LaneChoice
 from gemmdesc.kernels.finished import FinishedChoice
 from gemmdesc.kernels.fma import FmaChoice
 from gemmdesc.kernels.fused import FusedChoice
 from gemmdesc.kernels.kmajor import KMajorChoice
-from gemmdesc.kernels.choose_lanes import LaneChoice
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.tiled import Choice, TiledChoice
 from gemmdesc.plain import to_plain
