@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from gemmdesc.descriptor import GEMMDesc, ScalarStep
@@ -124,26 +124,29 @@ def choose_lanes(desc: GEMMDesc, meta: KernelMeta, outputs: int | None = None) -
     if isinstance(read, Declined):
         return read
     joins = lanes.parts > 1 or lanes.blocks > 1
-    busy = -(-lanes.summed_k // (lanes.lanes * lanes.unit))
-    programs = lanes.parts if lanes.blocks == 1 else min(lanes.blocks, busy)
-    width = _width(read, lanes, turned, flat)
     known = outputs_of(read, lanes.digits) if outputs is None else (outputs,)
     fitting = [o for o in known if not joins or -(-turned.m * turned.n // o) <= MOST_COUNTED]
     if not fitting:
         return declined(f"sums of parts must meet in at most {MOST_COUNTED} tiles")
-    choices = [
-        LaneChoice(
-            lanes=lanes, programs=programs, operand_dtype=desc.a_dtype, output_dtype=desc.output_dtype, fused=step.fused,
-            opening=step.opening, swapped=swapped, rows_first=turned.out.layout(turned.m, turned.n) is Layout.COLUMNS,
-            form=LaneForm(
-                read=read, flat=flat, width=width if read is not Read.ACROSS or count >= width else 1,
-                chunked=lanes.chunk < ENDLESS, units=lanes.unit > 1 and read is Read.ACROSS, joins=joins,
-                dealt=lanes.blocks > 1, digits=lanes.digits, outputs=count,
-            ),
-        )
-        for count in fitting
-    ]  # fmt: skip
+    busy = -(-lanes.summed_k // (lanes.lanes * lanes.unit))
+    whole = LaneChoice(
+        lanes=lanes, programs=lanes.parts if lanes.blocks == 1 else min(lanes.blocks, busy), operand_dtype=desc.a_dtype,
+        output_dtype=desc.output_dtype, fused=step.fused, opening=step.opening, swapped=swapped,
+        rows_first=turned.out.layout(turned.m, turned.n) is Layout.COLUMNS,
+        form=_form(lanes, turned, read, fitting[0]),
+    )  # fmt: skip
+    choices = [replace(whole, form=_form(lanes, turned, read, count)) for count in fitting]
     return min(choices, key=lambda choice: lane_us(choice, turned))
+
+
+def _form(lanes: Lanes, meta: KernelMeta, read: Read, outputs: int) -> LaneForm:
+    flat = meta.n > 1
+    width = _width(read, lanes, meta, flat)
+    return LaneForm(
+        read=read, flat=flat, width=width if read is not Read.ACROSS or outputs >= width else 1,
+        chunked=lanes.chunk < ENDLESS, units=lanes.unit > 1 and read is Read.ACROSS,
+        joins=lanes.parts > 1 or lanes.blocks > 1, dealt=lanes.blocks > 1, digits=lanes.digits, outputs=outputs,
+    )  # fmt: skip
 
 
 def choose_scalar(
@@ -224,7 +227,7 @@ _SUM_BYTES = 4
 
 
 def lane_us(choice: LaneChoice, meta: KernelMeta, costs: LaneCosts = LANE_COSTS) -> float:
-    """A launch, then bytes over the bandwidth or the turns of one chain for each wave of programs, then the last fold."""
+    """A launch, then bytes over the bandwidth or one chain's turns in every wave of programs, then the last fold."""
     form, lanes = choice.form, choice.lanes
     tiles = -(-meta.m * meta.n // form.outputs)
     waves = math.ceil(tiles * choice.programs / (meta.sm_count * (costs.warps // form.num_warps)))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from gemmdesc.kernels.lane_folds import fold_blocks, fold_digits, fold_parts
 from gemmdesc.kernels.tile import RUN_TIME
 
 #: How A is read: outputs side by side; k side by side, one for each lane; k side by side, a run for each lane.
@@ -19,11 +20,6 @@ ACROSS = tl.constexpr(0)
 ALONG = tl.constexpr(1)
 RUNS = tl.constexpr(2)
 _VECTOR_BYTES = tl.constexpr(16)
-#: The fold over blocks, coded as lanes' folds are, and what it has room for at a time.
-_BLOCK_DIGITS = tl.constexpr(0x02_13_29_31)
-_BLOCK_PLACES = tl.constexpr(128)
-#: Parts whose sums are loaded at once.
-_TOGETHER = tl.constexpr(16)
 _RUN_TIME = (*RUN_TIME, "counters_ptr", "parts", "turn", "unit", "chunk", "rows_first")
 
 
@@ -34,79 +30,6 @@ def plus(total, a, b, FUSED: tl.constexpr):
         return tl.fma(a, b, total)
     else:
         return a * b + total
-
-
-@triton.jit
-def halves(tile):
-    """The lower and the upper half of a tile's last axis."""
-    rows: tl.constexpr = tile.shape[0]
-    width: tl.constexpr = tile.shape[1]
-    return tl.split(tl.permute(tl.reshape(tile, (rows, 2, width // 2)), (0, 2, 1)))
-
-
-@triton.jit
-def joined(total, tile):
-    """``total`` (rows, 1) plus the columns of ``tile``, one after the other."""
-    if tile.shape[1] == 1:
-        return total + tile
-    elif tile.shape[1] == 2:
-        low, high = halves(tile)
-        return (total + low) + high
-    elif tile.shape[1] == 4:
-        low, high = halves(tile)
-        a, b = halves(low)
-        c, d = halves(high)
-        return (((total + a) + b) + c) + d
-    else:
-        tl.static_assert(tile.shape[1] == 8)
-        low, high = halves(tile)
-        a, b = halves(low)
-        c, d = halves(high)
-        e, f = halves(a)
-        g, h = halves(b)
-        i, j = halves(c)
-        o, p = halves(d)
-        return (((((((total + e) + f) + g) + h) + i) + j) + o) + p
-
-
-@triton.jit
-def fold_digit(tile, LOW: tl.constexpr, BITS: tl.constexpr):
-    """Sums (rows, 2^n) by number to (rows, 2^(n - BITS)): the parts that differ in one digit, ascending, as a chain."""
-    rows: tl.constexpr = tile.shape[0]
-    width: tl.constexpr = tile.shape[1]
-    below: tl.constexpr = 2**LOW
-    parts: tl.constexpr = 2**BITS
-    above: tl.constexpr = width // below // parts
-    by_part = tl.permute(tl.reshape(tile, (rows, above, parts, below)), (0, 1, 3, 2))
-    flat = tl.reshape(by_part, (rows * above * below, parts))
-    low, high = halves(flat)
-    if BITS == 1:
-        total = low + high
-    elif BITS == 2:
-        a, b = halves(low)
-        total = joined(a + b, high)
-    else:
-        a, b = halves(low)
-        if BITS == 3:
-            c, d = halves(a)
-            total = joined(joined(c + d, b), high)
-        else:
-            tl.static_assert(BITS == 4)
-            c, d = halves(a)
-            e, f = halves(c)
-            total = joined(joined(joined(e + f, d), b), high)
-    return tl.reshape(total, (rows, above * below))
-
-
-@triton.jit
-def fold_digits(tile, DIGITS: tl.constexpr, COUNT: tl.constexpr):
-    """(rows, 2^n) to (rows,), digit by digit, the code's lowest one first; a digit's place is among those left.
-
-    A digit's code has eight bits, of which three are its length.
-    """
-    for i in tl.static_range(COUNT):
-        tile = fold_digit(tile, (DIGITS >> (8 * i + 3)) % 32, (DIGITS >> (8 * i)) % 8)
-    return tl.reshape(tile, (tile.shape[0],))
 
 
 @triton.jit
@@ -189,8 +112,8 @@ def tile_sums(
         total = tl.full(total.shape, -0.0, dtype=tl.float32)
         for begin in range(0, max(tiles, 1), chunk):
             sums = chain_steps(
-                opened, a_ptrs, b_ptrs, min(chunk, tiles - begin), min(chunk, max(full - begin, 0)), left - begin * turn,
-                turn, a_turn, b_turn, inside, FUSED, AXIS, FLAT, WIDTH, UNROLL,
+                opened, a_ptrs, b_ptrs, min(chunk, tiles - begin), min(chunk, max(full - begin, 0)),
+                left - begin * turn, turn, a_turn, b_turn, inside, FUSED, AXIS, FLAT, WIDTH, UNROLL,
             )  # fmt: skip
             # A lane's list of k may end before: it has no such chunk then, but that of an empty list, which is empty.
             exists = (left > begin * turn) | (begin == 0)
@@ -280,35 +203,6 @@ def run_sums(
 
 
 @triton.jit
-def fold_parts(scratch_ptr, apart, parts, OUTPUTS: tl.constexpr):
-    """The sums of one tile, of every part, added in turn."""
-    ptrs = scratch_ptr + tl.arange(0, OUTPUTS)
-    total = tl.load(ptrs, cache_modifier=".cg")
-    for begin in range(1, parts, _TOGETHER):
-        for i in tl.static_range(_TOGETHER):
-            there = tl.full((OUTPUTS,), begin + i, dtype=tl.int32) < parts
-            total += tl.load(ptrs + (begin + i) * apart, mask=there, other=-0.0, cache_modifier=".cg")
-    return total
-
-
-@triton.jit
-def fold_blocks(scratch_ptr, apart, parts, blocks, start, OUTPUTS: tl.constexpr):
-    """The sums of one tile, of every block, by the digits of its number; blocks of one number modulo 128 in turn.
-
-    A block without k, and a group without a block, sum to what an empty chain gives.
-    """
-    block = tl.arange(0, _BLOCK_PLACES)[None, :]
-    ptrs = scratch_ptr + tl.arange(0, OUTPUTS)[:, None] + block * apart
-    there = tl.broadcast_to(block < parts, (OUTPUTS, _BLOCK_PLACES))
-    total = tl.load(ptrs, mask=there, other=start, cache_modifier=".cg")
-    for begin in range(_BLOCK_PLACES, blocks, _BLOCK_PLACES):
-        there = tl.broadcast_to(block + begin < parts, (OUTPUTS, _BLOCK_PLACES))
-        known = tl.load(ptrs + begin * apart, mask=there, other=start, cache_modifier=".cg")
-        total += tl.where(block + begin < blocks, known, -0.0)
-    return fold_digits(total, _BLOCK_DIGITS, 4)
-
-
-@triton.jit
 def lane_sums(
     a_ptr, b_ptr, M, N, rows_first, summed_k, span, unit, turn, chunk, start,
     stride_am, stride_ak, stride_bk, stride_bn,
@@ -378,7 +272,8 @@ def lane_sums(
 def lane_nest_kernel(
     a_ptr, b_ptr, out_ptr,
     M: tl.int32, N: tl.int32, rows_first: tl.int32, summed_k: tl.int32, span: tl.int32, unit: tl.int32,
-    chunk: tl.int32, start: tl.float32, stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
+    chunk: tl.int32, start: tl.float32,
+    stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
     stride_om: tl.int64, stride_on: tl.int64,
     FUSED: tl.constexpr, READ: tl.constexpr, FLAT: tl.constexpr, WIDTH: tl.constexpr, CHUNKED: tl.constexpr,
     UNITS: tl.constexpr, DIGITS: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr, OUTPUTS: tl.constexpr,
