@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from gemmdesc.kernels.tile import minus_zero
+
 #: The fold over blocks, coded as lanes' folds are, and how many it has room for at a time.
 BLOCK_DIGITS = tl.constexpr(0x02_13_29_31)
 _BLOCK_PLACES = tl.constexpr(128)
@@ -97,7 +99,7 @@ def fold_parts(scratch_ptr, apart, parts, OUTPUTS: tl.constexpr):
     for begin in range(1, parts, _TOGETHER):
         for i in tl.static_range(_TOGETHER):
             there = tl.full((OUTPUTS,), begin + i, dtype=tl.int32) < parts
-            total += tl.load(ptrs + (begin + i) * apart, mask=there, other=-0.0, cache_modifier=".cg")
+            total += tl.load(ptrs + (begin + i) * apart, mask=there, other=minus_zero(tl.float32), cache_modifier=".cg")
     return total
 
 
@@ -114,5 +116,5 @@ def fold_blocks(scratch_ptr, apart, parts, blocks, start, OUTPUTS: tl.constexpr)
     for begin in range(_BLOCK_PLACES, blocks, _BLOCK_PLACES):
         there = tl.broadcast_to(block + begin < parts, (OUTPUTS, _BLOCK_PLACES))
         known = tl.load(ptrs + begin * apart, mask=there, other=start, cache_modifier=".cg")
-        total += tl.where(block + begin < blocks, known, -0.0)
+        total += tl.where(block + begin < blocks, known, minus_zero(tl.float32))
     return fold_digits(total, BLOCK_DIGITS, 4)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from gemmdesc.kernels.lane_folds import fold_blocks, fold_digits, fold_parts
-from gemmdesc.kernels.tile import RUN_TIME
+from gemmdesc.kernels.tile import RUN_TIME, minus_zero
 
 #: How A is read: outputs side by side; k side by side, one for each lane; k side by side, a run for each lane.
 ACROSS = tl.constexpr(0)
@@ -45,7 +45,8 @@ def tile_step(
     if not WHOLE:
         if WIDTH > 1 and AXIS == 0:
             present = tl.max_constancy(present, WIDTH)
-        b = tl.load(b_ptrs, mask=tl.expand_dims(present, AXIS) if FLAT else present, other=-0.0)
+        nothing = minus_zero(b_ptrs.dtype.element_ty)
+        b = tl.load(b_ptrs, mask=tl.expand_dims(present, AXIS) if FLAT else present, other=nothing)
         if AXIS == 0:
             # Rows that do not exist are read as the first one.
             mask = tl.broadcast_to(tl.expand_dims(present, AXIS), total.shape)
@@ -109,7 +110,7 @@ def tile_sums(
     a_turn, b_turn = turn * stride_ak, turn * stride_bk
     if CHUNKED:
         opened = total
-        total = tl.full(total.shape, -0.0, dtype=tl.float32)
+        total = tl.full(total.shape, minus_zero(tl.float32), dtype=tl.float32)
         for begin in range(0, max(tiles, 1), chunk):
             sums = chain_steps(
                 opened, a_ptrs, b_ptrs, min(chunk, tiles - begin), min(chunk, max(full - begin, 0)),
@@ -139,7 +140,8 @@ def tile_sums(
 def run_step(total, window, b_ptrs, v, length, stride_bk, FUSED: tl.constexpr):
     """The k numbered ``v`` of every run, where it is one of the run's."""
     present = (v >= 0) & (v < length)
-    b = tl.load(b_ptrs + v.to(tl.int64) * stride_bk, mask=present, other=-0.0).to(tl.float32)
+    nothing = minus_zero(b_ptrs.dtype.element_ty)
+    b = tl.load(b_ptrs + v.to(tl.int64) * stride_bk, mask=present, other=nothing).to(tl.float32)
     return plus(total, tl.where(present, window.to(tl.float32), 0.0), b, FUSED)
 
 
