@@ -89,6 +89,20 @@ def test_other_reductions_of_integers_are_refused(line: str) -> None:
         walk(data, Launch())
 
 
+@pytest.mark.parametrize(("opcode", "wanted"), [("min.relu.s32", [0, 0, 2, 3]), ("max.relu.s32", [3, 3, 3, 5])])
+def test_the_smaller_or_larger_integer_is_clamped_from_below(opcode: str, wanted: list[int]) -> None:
+    numbers = np.array([-7, -1, 2, 5] * 8)
+    body = f"ld.global.b32 %r2, [%rd5];\n{opcode} %r3, %r2, 3;\nst.global.b32 [%rd5+4096], %r3;"
+    walked = walk(kernel(body), Launch(contents=table(numbers)))
+    _, got = evaluate(walked, {})[1]
+    assert got.view(np.uint32).ravel()[:4].tolist() == wanted
+    for line in ("min.relu.u32 %r3, %r2, 3;", "add.relu.s32 %r3, %r2, 3;"):
+        with pytest.raises(RefusalError):
+            walk(kernel(body.replace(f"{opcode} %r3, %r2, 3;", line)), Launch(contents=table(numbers)))
+    with pytest.raises(RefusalError, match="data"):
+        walk(kernel(body.replace("[%rd5];", "[%rd4];")), Launch())
+
+
 LEAVE = "ld.global.b32 %r2, [%rd4];\nadd.f32 %r3, %r2, %r2;\nst.global.b32 [%rd5], %r3;"
 GO_ON = "ld.global.b32 %r2, [%rd4];\nmul.rn.f32 %r3, %r2, %r2;\nst.global.b32 [%rd5], %r3;"
 BOTH = "ld.global.b32 %r2, [%rd4];\nadd.f32 %r3, %r2, %r2;\nmul.rn.f32 %r3, %r3, %r3;\nst.global.b32 [%rd5], %r3;"

@@ -24,7 +24,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.descriptor import Contiguous, GEMMDesc
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, LaunchError
 from gemmdesc.kernels.choose import MOST_COUNTED, KernelChoice, choose_kernel
@@ -42,14 +42,17 @@ from gemmdesc.kernels.loaded import (
     ptx_parameter_sizes,
 )
 from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.prepared import KEPT_MAPS, KeptMaps, PreparedProgram
 from gemmdesc.kernels.preparing import MOST_STEPS, Taken, Unprepared, prepare, record
 from gemmdesc.kernels.program import Box, Input, Lifetime, Program, Step, Word, place_scratch
 from gemmdesc.kernels.recording import NotRecordableError, TablesMissingError, recording, stand_in
+from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tiled import Choice, choose_whole
 from gemmdesc.kernels.variants import enumerate_variants
 from gemmdesc.plan import needed_variants
 from tests.fake_device import CONTEXT, FakeDevice
+from tests.lane_samples import butterfly, lane_cut, lanes_of
 from tests.nest_samples import draw_nest
 from tests.test_kernels_choose import CARD, SHARED, desc, meta
 from tests.test_kernels_interpreted import told
@@ -254,9 +257,16 @@ def nest(seed: int, k: int) -> GEMMDesc:
     return replace(draw_nest(np.random.default_rng(seed), DType.FLOAT16, k), output_dtype=DType.FLOAT16)
 
 
+def level_by_level(descriptor: GEMMDesc, at: KernelMeta) -> NestChoice:
+    """Leaves, then one fold after another."""
+    choice = choose_kernel(descriptor, at, CARD, structure=Structure.SCALAR_NEST)
+    assert isinstance(choice, NestChoice)
+    return choice
+
+
 def test_tables_are_copied_only_where_they_may_be() -> None:
     at = meta(20, 30, 64)
-    choice = choice_of(nest(3, 64), at)
+    choice = level_by_level(nest(3, 64), at)
     with pytest.raises(TablesMissingError):
         record(choice, at, NOTHING, HOST, copies=False)
     program = record(choice, at, NOTHING, HOST)
@@ -270,11 +280,26 @@ def test_a_program_of_many_steps_is_left_to_triton(monkeypatch: pytest.MonkeyPat
     device = FakeDevice()
     for size, ready in ((20, True), (200, False)):
         at = meta(size, size, 64)
-        found = prepare(choice_of(nest(3, 64), at), at, NOTHING, HOST, load=device.load, driver=lambda: device)
+        choice = level_by_level(nest(3, 64), at)
+        found = prepare(choice, at, NOTHING, HOST, load=device.load, driver=lambda: device)
         assert isinstance(found, PreparedProgram) is ready
     assert isinstance(found, Unprepared)
     assert found.expected
     assert int(found.reason.split()[3]) > MOST_STEPS
+
+
+def test_lanes_that_join_are_one_launch_with_counters_and_scratch() -> None:
+    at = meta(600, 1, 5000)
+    split = lanes_of(5000, lane_cut(Contiguous(span=1376)), *butterfly(2, 1), output=DType.FLOAT16)
+    choice = choice_of(split, at)
+    assert choice.structure is Structure.LANE_NEST
+    program = record(choice, at, NOTHING, HOST, copies=False)
+    assert [step.variant.kernel for step in program.steps] == ["lane_join"]
+    assert program.counters > 0
+    assert program.scratch_bytes >= 4 * 600 * 4
+    alone = record(choice_of(lanes_of(5000, *butterfly(2, 1), output=DType.FLOAT16), at), at, NOTHING, HOST)
+    assert [step.variant.kernel for step in alone.steps] == ["lane_nest"]
+    assert (alone.counters, alone.scratch_bytes) == (0, 0)
 
 
 def test_stand_ins_are_aligned_as_the_tensors_are() -> None:

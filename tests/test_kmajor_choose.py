@@ -20,6 +20,7 @@ from gemmdesc.descriptor import (
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
+from gemmdesc.kernels.choose_lanes import LaneChoice
 from gemmdesc.kernels.fma import FmaChoice
 from gemmdesc.kernels.kmajor import KMajorChoice, choose_kmajor
 from gemmdesc.kernels.kmajor_blocks import TILES
@@ -200,8 +201,8 @@ def test_float32_nests_have_kernels() -> None:
     rng = np.random.default_rng(3)
     for _ in range(20):
         desc = draw_nest(rng, FP32, 100)
-        assert isinstance(choose_whole(desc, meta(desc, 40, 50, 100), CARD), NestChoice | FmaChoice)
-        assert isinstance(choose_whole(desc, meta(desc, 4, 50, 100), CARD), NestChoice)
+        assert isinstance(choose_whole(desc, meta(desc, 40, 50, 100), CARD), NestChoice | LaneChoice | FmaChoice)
+        assert isinstance(choose_whole(desc, meta(desc, 4, 50, 100), CARD), NestChoice | LaneChoice)
 
 
 def test_tiled_chains_stay_inside_the_bound_and_leave_the_rest_to_nests() -> None:

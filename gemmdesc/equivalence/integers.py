@@ -44,7 +44,8 @@ def _is_integer(kind: str) -> bool:
 def alu(m: Machine, i: Instruction, act: Mask | None) -> None:
     """add, sub, mul, mad, and, or, xor, not, shl, shr, min, max, abs, neg, div, rem, bfe, bfi, popc, clz, brev."""
     kind = i.parts[-1]
-    if not (_is_integer(kind) or kind == "pred") or set(i.parts[1:-1]) - {"lo", "hi", "wide"}:
+    modes = {"relu"} if i.parts[0] in ("min", "max") and kind == "s32" else {"lo", "hi", "wide"}
+    if not (_is_integer(kind) or kind == "pred") or set(i.parts[1:-1]) - modes:
         raise RefusalError("instruction", f"{i.opcode} is not among the instructions read")
     width = WIDTHS[kind]
     wide = "wide" in i.parts
@@ -68,6 +69,8 @@ def _evaluate(m: Machine, i: Instruction, values: list[Value], width: int, resul
     if any(v.ids is not None for v in values):
         if pointer:
             raise RefusalError("data_dependent", "an address depends on loaded data")
+        if "relu" in i.parts:
+            raise RefusalError("instruction", f"{i.opcode} of data is not among the instructions read")
         widths = [width] * len(values)
         if "wide" in i.parts and len(values) == 3:
             widths[2] = 2 * width
@@ -146,7 +149,8 @@ def _shift(i: Instruction, v: Integers, width: int) -> Bits64:
 def _order(i: Instruction, v: Integers, width: int) -> Bits64:
     a, b = (signed(x, width) if _signed(i) else x for x in v)
     smaller = a < b
-    return np.where(smaller if i.parts[0] == "min" else ~smaller, v[0], v[1])
+    picked = np.where(smaller if i.parts[0] == "min" else ~smaller, v[0], v[1])
+    return np.where(signed(picked, width) < 0, np.uint64(0), picked) if "relu" in i.parts else picked
 
 
 def _divide(i: Instruction, v: Integers, width: int) -> Bits64:

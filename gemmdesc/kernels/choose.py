@@ -9,6 +9,7 @@ from gemmdesc.descriptor import GEMMDesc, ScalarStep
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
+from gemmdesc.kernels.choose_lanes import SCALAR_ONLY, LaneChoice, choose_scalar
 from gemmdesc.kernels.config import (
     EARLY_MERGED_CONFIGS,
     EARLY_TMA_CONFIGS,
@@ -24,9 +25,10 @@ from gemmdesc.kernels.config import (
     Feature,
     KernelConfig,
 )
+from gemmdesc.kernels.config import MOST_COUNTED as MOST_COUNTED
 from gemmdesc.kernels.estimate import estimated_us
 from gemmdesc.kernels.meta import KernelMeta, Layout
-from gemmdesc.kernels.nest import NestChoice, choose_nest
+from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.slices import Merge, Slices, declined, slice_up
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tuned import UNTUNED, TunedKey, TunedTable, tuned_key
@@ -43,14 +45,11 @@ PACKED_SIDE = 128
 SHORT_LANES, SHORT_TILE = 512, 64
 #: A packed slice is a multiple of this many lanes, and so is every span that a tensor-descriptor kernel takes directly.
 SPAN_UNIT = 64
-#: The most tiles whose finished slices a kernel counts, each in a word of its own.
-MOST_COUNTED = 1024
 #: By whether slices are plain: chains alone, and chains whose last program folds.
 _POINTER_STRUCTURES = {
     True: (Structure.CHAIN_POINTER, Structure.MERGED_POINTER),
     False: (Structure.GROUPED_CHAIN, Structure.MERGED_GROUPED),
 }
-_NEST_ONLY = "chains of scalar steps have the structure scalar_nest only, and configs of its own"
 #: Bytes that each multiprocessor should have asked for so that device memory is busy all the time: its rate times the
 #: time that one load takes.  A size at which the estimate ranks configs as an H200 does.
 _WANTED_IN_FLIGHT = 48 * 1024
@@ -111,18 +110,18 @@ def choose_kernel(
     configs: tuple[KernelConfig, ...] | None = None,
     tuned: TunedTable = UNTUNED,
     unasked: frozenset[Feature] | None = None,
-) -> KernelChoice | NestChoice | Declined:
+) -> KernelChoice | NestChoice | LaneChoice | Declined:
     """The kernel that computes ``desc`` bit for bit; ``config`` and ``structure`` override choices of speed.
 
     ``configs``: those to choose among, instead of the structure's.  ``tuned``: what was measured to be fast, taken
     where it is one of the configs that may be chosen here.  ``unasked``: features of the configs that the model may
     pick, by default those that pay there (:func:`gemmdesc.kernels.unasked.pays_unasked`); a merged ``structure`` asks
     for one launch.
-    A nest of CUDA-core chains has one structure, and configs of its own (:func:`gemmdesc.kernels.nest.choose_nest`).
+    A nest of CUDA-core chains has structures and configs of its own (:func:`gemmdesc.kernels.nest.choose_nest`,
+    :func:`gemmdesc.kernels.choose_lanes.choose_lanes`), of which ``tuned`` says nothing.
     """
     if isinstance(desc.accumulator.step, ScalarStep):
-        fits = config is None and structure in (None, Structure.SCALAR_NEST)
-        return choose_nest(desc, meta) if fits else declined(_NEST_ONLY)
+        return choose_scalar(desc, meta, structure) if config is None else declined(SCALAR_ONLY)
     slices = slice_up(desc, meta, card)
     if isinstance(slices, Declined):
         return slices

@@ -19,6 +19,7 @@ from gemmdesc.kernels.folded_chain import folded_chain_kernel
 from gemmdesc.kernels.fused_chain import fused_after_kernel, fused_pointer_kernel, fused_tma_kernel
 from gemmdesc.kernels.grouped_chain import grouped_chain_kernel
 from gemmdesc.kernels.kmajor_chain import kmajor_chain_kernel, kmajor_pack_kernel, scaled_merge_kernel
+from gemmdesc.kernels.lane_nest import lane_join_kernel, lane_nest_kernel
 from gemmdesc.kernels.merge import merge_kernel
 from gemmdesc.kernels.merged_chain import merged_grouped_kernel, merged_pointer_kernel, merged_tma_kernel
 from gemmdesc.kernels.repack import repack_kernel
@@ -41,6 +42,8 @@ KERNELS: Mapping[str, Any] = {
     "repack": repack_kernel,
     "scalar_leaves": scalar_leaves_kernel,
     "fold_level": fold_level_kernel,
+    "lane_nest": lane_nest_kernel,
+    "lane_join": lane_join_kernel,
     "finish": finish_kernel,
     "fma_chain": fma_chain_kernel,
     "kmajor_chain": kmajor_chain_kernel,

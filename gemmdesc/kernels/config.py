@@ -10,6 +10,8 @@ from enum import Enum
 
 from gemmdesc.errors import InvalidInputError
 
+#: The most tiles whose finished slices a kernel counts, each in a word of its own.
+MOST_COUNTED = 1024
 #: Room for the barriers of the pipeline, generously.
 _BARRIER_BYTES = 1024
 

@@ -13,8 +13,9 @@ from gemmdesc.errors import Declined
 from gemmdesc.kernels.balanced import BalancedChoice, choose_balanced, is_balanced
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import THIN_SIDE, KernelChoice, choose_kernel, structures_for
+from gemmdesc.kernels.choose_lanes import LaneChoice, choose_scalar
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
-from gemmdesc.kernels.nest import NestChoice, choose_nest, cut_merges
+from gemmdesc.kernels.nest import MOST_SUMS, NestChoice, choose_nest, cut_merges
 from gemmdesc.kernels.slices import Merge, declined, output_dtypes, slice_up
 from gemmdesc.kernels.steps import StepProgram, step_program
 from gemmdesc.kernels.structure import Structure
@@ -31,9 +32,10 @@ class FinishedChoice:
     ``fold``: the last fold, whose last sum is not rounded where ``open_end``.  ``opening``: what the first part meets,
     in the last fold or, where ``opens_early``, before the parts are folded in groups.  ``swapped``: the sums of
     a chain are those of the transposed product.  ``canonical``: whether every NaN becomes the canonical one.
+    Lanes are folded to their end, and ``fold`` takes one sum then.
     """
 
-    sums: KernelChoice | NestChoice | BalancedChoice
+    sums: KernelChoice | NestChoice | LaneChoice | BalancedChoice
     fold: Merge
     open_end: bool
     opening: StepProgram
@@ -89,7 +91,8 @@ def choose_finished(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> F
     # A nest has no transposed product; balanced slices say whether theirs is.
     turned = sums.swapped if isinstance(sums, BalancedChoice) else swapped and isinstance(sums, KernelChoice)
     return FinishedChoice(
-        sums=sums, fold=cut_merges(cut)[-1] if cut else _PLAIN, open_end=bool(cut and cut.open_end), opening=opening,
+        sums=sums, fold=cut_merges(cut)[-1] if cut and not isinstance(sums, LaneChoice) else _PLAIN,
+        open_end=bool(cut and cut.open_end) and not isinstance(sums, LaneChoice), opening=opening,
         opens_early=early, steps=steps, output_dtype=desc.output_dtype, swapped=turned,
         canonical=not desc.keeps_nan_patterns,
     )  # fmt: skip
@@ -97,12 +100,15 @@ def choose_finished(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> F
 
 def _sums(
     desc: GEMMDesc, cut: Cut | None, meta: KernelMeta, card: CardArithmetic, swapped: bool
-) -> KernelChoice | NestChoice | BalancedChoice | Declined:
+) -> KernelChoice | NestChoice | LaneChoice | BalancedChoice | Declined:
     """Kernels for the sums of ``desc`` in float32, before its last fold."""
     cuts = () if cut is None else (replace(cut, opening=(), open_end=False), *desc.cuts[1:])
     bare = replace(desc, cuts=cuts, epilogue=(), output_dtype=DType.FLOAT32)
     if isinstance(desc.accumulator.step, ScalarStep):
-        return choose_nest(bare, replace(meta, out=_scratch(meta)))
+        scratch = replace(meta, out=_scratch(meta))
+        # What is taken in with the first part, or with the last sum, is so in the last fold.
+        within = cut is not None and (cut.opening or (cut.open_end and cut.merge_dtype is not DType.FLOAT32))
+        return choose_nest(bare, scratch) if within or meta.m * meta.n > MOST_SUMS else choose_scalar(bare, scratch)
     if is_balanced(bare):
         return choose_balanced(bare, replace(meta, out=_scratch(meta)), card)
     turned = meta.swapped if swapped else meta

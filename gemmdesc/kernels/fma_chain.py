@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gemmdesc.kernels.tile import RUN_TIME, extent, locate, store_tile, unit_strides
+from gemmdesc.kernels.tile import RUN_TIME, extent, locate, minus_zero, store_tile, unit_strides
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
@@ -41,7 +41,7 @@ def fma_chain_kernel(
         a_ptrs = a_ptr + m[:, None] * stride_am + k[None, :] * stride_ak
         b_ptrs = b_ptr + k[:, None] * stride_bk + n[None, :] * stride_bn
         a = tl.load(a_ptrs, mask=m_inside[:, None] & k_inside[None, :], other=0.0)
-        b = tl.load(b_ptrs, mask=k_inside[:, None] & n_inside[None, :], other=-0.0)
+        b = tl.load(b_ptrs, mask=k_inside[:, None] & n_inside[None, :], other=minus_zero(tl.float32))
         total = tl.dot(a, b, total, input_precision="ieee")
     store_tile(
         total, out_ptr + part.to(tl.int64) * stride_os, tile_m, tile_n, M, N, stride_om, stride_on,

@@ -13,8 +13,10 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, Packing, choose_kernel
+from gemmdesc.kernels.choose_lanes import LaneChoice
 from gemmdesc.kernels.compiling import KERNELS, constants_of, options_of
 from gemmdesc.kernels.config import KernelConfig
+from gemmdesc.kernels.launch_lanes import launch_lanes
 from gemmdesc.kernels.launch_nest import launch_nest
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.nest import NestChoice
@@ -95,7 +97,7 @@ def run(
     *,
     config: KernelConfig | None = None,
     structure: Structure | None = None,
-) -> KernelChoice | NestChoice | Declined:
+) -> KernelChoice | NestChoice | LaneChoice | Declined:
     """Choose and launch; ``out`` is written unless the choice declines.
 
     Raises:
@@ -107,16 +109,23 @@ def run(
     return choice
 
 
-def launch(choice: KernelChoice | NestChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+def launch(
+    choice: KernelChoice | NestChoice | LaneChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor
+) -> None:
     """Launch ``choice`` on the tensors it was made for, on the current stream of their device."""
     with torch.cuda.device(a.device):
         launch_here(choice, a, b, out)
 
 
-def launch_here(choice: KernelChoice | NestChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+def launch_here(
+    choice: KernelChoice | NestChoice | LaneChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor
+) -> None:
     """:func:`launch` where the tensors' device is already the current one."""
     if isinstance(choice, NestChoice):
         launch_nest(choice, a, b, out, enqueue)
+        return
+    if isinstance(choice, LaneChoice):
+        launch_lanes(choice, a, b, out, enqueue)
         return
     if choice.swapped:
         a, b, out = b.T, a.T, out.T

@@ -12,9 +12,11 @@ from gemmdesc.errors import InvalidInputError
 from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.beside import Beside
 from gemmdesc.kernels.choose import KernelChoice
+from gemmdesc.kernels.choose_lanes import LaneChoice
 from gemmdesc.kernels.finished import FinishedChoice
 from gemmdesc.kernels.launch import enqueue, launch_chain
 from gemmdesc.kernels.launch_balanced import balanced_sums
+from gemmdesc.kernels.launch_lanes import launch_lanes
 from gemmdesc.kernels.launch_nest import fold_inner, fold_tables, nest_sums
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.recording import tables_place
@@ -47,6 +49,10 @@ def _sums(choice: FinishedChoice, a: torch.Tensor, b: torch.Tensor) -> Iterator[
     match choice.sums:
         case NestChoice() as nest:
             yield from nest_sums(nest, a, b, enqueue)
+        case LaneChoice() as lanes:
+            whole = torch.empty((a.shape[0], b.shape[1]), dtype=torch.float32, device=a.device)
+            launch_lanes(lanes, a, b, whole, enqueue)
+            yield 0, whole.view(1, -1)
         case BalancedChoice() as balanced:
             yield 0, balanced_sums(balanced, a, b)
         case KernelChoice() as chain:
@@ -61,7 +67,7 @@ def _sums(choice: FinishedChoice, a: torch.Tensor, b: torch.Tensor) -> Iterator[
 def _finish(choice: FinishedChoice, sums: torch.Tensor, first: int, out: torch.Tensor, beside: Beside) -> None:
     """Everything from the innermost fold on, for some outputs of ``out``."""
     inner = choice.sums
-    if not isinstance(inner, KernelChoice):
+    if not isinstance(inner, KernelChoice | LaneChoice):
         # Groups are those of the outermost cut, whose parts the inner cuts of a nest have to give first.
         offsets = fold_tables(inner.descriptor, inner.k, tables_place(sums.device))
         before = len(inner.folds) - 1 - len(inner.descriptor.cuts[0].fold) if inner.descriptor.cuts else 0

@@ -10,7 +10,8 @@ class Structure(Enum):
 
     A merge follows the first four where there are slices to fold.  A folded chain sums all slices of a tile in one
     program; the merged ones are the first three whose last program of a tile folds the slices from scratch.  A scalar
-    nest is chains and their folds.  A wide chain is the first with tiles of two widths side by side.
+    nest is chains and their folds, a lane nest both in one launch.  A wide chain is the first with tiles of two widths
+    side by side.
     Balanced chains are runs of slices that chain kernels store, and their folds.  K-major chains multiply 8-bit floats
     and tfloat32, fma chains float32 on CUDA cores.  Regions are rectangles of the product with kernels of their own.
     Finished ones are sums in scratch, and one kernel that folds them and does what opens or follows the sum.  Fused
@@ -26,6 +27,7 @@ class Structure(Enum):
     MERGED_POINTER = "merged_pointer"
     MERGED_GROUPED = "merged_grouped"
     SCALAR_NEST = "scalar_nest"
+    LANE_NEST = "lane_nest"
     BALANCED_CHAINS = "balanced_chains"
     KMAJOR_CHAIN = "kmajor_chain"
     FMA_CHAIN = "fma_chain"

@@ -30,6 +30,15 @@ COLUMNS = tl.constexpr(2)
 
 
 @triton.jit
+def minus_zero(DTYPE: tl.constexpr):
+    """-0.0 by its pattern: of the literal some releases of Triton make +0.0."""
+    if DTYPE == tl.float32:  # noqa: SIM300  a constexpr argument is no constant
+        return tl.full((), -(2**31), dtype=tl.int32).to(tl.float32, bitcast=True)
+    else:
+        return tl.full((), -(2**15), dtype=tl.int16).to(DTYPE, bitcast=True)
+
+
+@triton.jit
 def locate(index, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     """(slice, tile row, tile column) of work item ``index``: slices outermost, then groups of GROUP_M tile rows."""
     tiles_m = tl.cdiv(M, BLOCK_M)

@@ -11,6 +11,7 @@ from gemmdesc.errors import Declined
 from gemmdesc.kernels.balanced import BalancedChoice, choose_balanced, is_balanced
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel
+from gemmdesc.kernels.choose_lanes import LaneChoice
 from gemmdesc.kernels.finished import FinishedChoice, choose_finished, needs_finish
 from gemmdesc.kernels.fma import FmaChoice, choose_fma
 from gemmdesc.kernels.fused import FusedChoice, choose_fused, needs_fused
@@ -22,7 +23,9 @@ from gemmdesc.kernels.tuned import UNTUNED, TunedTable
 from gemmdesc.regions import Region
 
 #: What computes one rectangle.
-WholeChoice = KernelChoice | NestChoice | BalancedChoice | FinishedChoice | KMajorChoice | FmaChoice | FusedChoice
+WholeChoice = (
+    KernelChoice | NestChoice | LaneChoice | BalancedChoice | FinishedChoice | KMajorChoice | FmaChoice | FusedChoice
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from gemmdesc.descriptor import Start
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, Packing, configs_of, foldable
+from gemmdesc.kernels.choose_lanes import LaneChoice
 from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.finished import FinishedChoice
 from gemmdesc.kernels.meta import Layout
@@ -24,6 +25,7 @@ from gemmdesc.kernels.variant import Variant as Variant
 from gemmdesc.kernels.variants_fma import enumerate_fma_variants
 from gemmdesc.kernels.variants_fused import enumerate_fused_variants
 from gemmdesc.kernels.variants_kmajor import enumerate_kmajor_variants
+from gemmdesc.kernels.variants_lanes import enumerate_lane_variants, lane_variant
 
 _MERGE = "merge"
 #: Elements that one program of the merge folds.
@@ -168,8 +170,10 @@ def fold_variant(merge: Merge, stored: DType) -> Variant:
     )  # fmt: skip
 
 
-def variants_of(choice: KernelChoice | NestChoice) -> tuple[Variant, ...]:
+def variants_of(choice: KernelChoice | NestChoice | LaneChoice) -> tuple[Variant, ...]:
     """Every kernel that launching ``choice`` runs, a merge with narrow offsets standing for both of its widths."""
+    if isinstance(choice, LaneChoice):
+        return (lane_variant(choice),)
     if isinstance(choice, NestChoice):
         inner = tuple(dict.fromkeys(fold_variant(f, DType.FLOAT32) for f in choice.folds[:-1]))
         return (leaves_variant(choice), *inner, fold_variant(choice.folds[-1], choice.output_dtype))
@@ -228,6 +232,8 @@ def finished_variants(choice: FinishedChoice, *, wide_offsets: bool) -> tuple[Va
             found += [fold_variant(f, DType.FLOAT32) for f in folds[:-1]]
         case NestChoice() as nest:
             found = [leaves_variant(nest), *(fold_variant(f, DType.FLOAT32) for f in nest.folds[:-1])]
+        case LaneChoice() as lanes:
+            found = [lane_variant(lanes)]
         case KernelChoice() as chain:
             found = [v for v in variants_of(chain) if v.kernel != _MERGE]
     stored = [DType.FLOAT32, choice.output_dtype] if choice.opens_early else [choice.output_dtype]
@@ -244,6 +250,7 @@ def enumerate_variants(shared_bytes: int) -> frozenset[Variant]:
         *_pack_variants(),
         *_merge_variants(),
         *_nest_variants(),
+        *enumerate_lane_variants(),
         *_finish_variants(),
         *enumerate_kmajor_variants(shared_bytes),
         *enumerate_fma_variants(),

@@ -9,6 +9,7 @@ from typing import Any
 
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.balanced import BalancedChoice
+from gemmdesc.kernels.choose_lanes import LaneChoice
 from gemmdesc.kernels.finished import FinishedChoice
 from gemmdesc.kernels.fma import FmaChoice
 from gemmdesc.kernels.fused import FusedChoice
@@ -139,6 +140,10 @@ def _kernel(kernel: Choice) -> str:
     if isinstance(kernel, NestChoice):
         tile = f"{kernel.config.block_outputs} outputs x {kernel.config.block_leaves} chains"
         return f"{kernel.structure.value}, {tile}, {len(kernel.folds)} folds"
+    if isinstance(kernel, LaneChoice):
+        tile = f"{kernel.form.outputs} outputs x {kernel.form.lanes} lanes"
+        read = f"read {kernel.form.read.name.lower()}"
+        return f"{kernel.structure.value}, {tile}, {read}, {kernel.programs} programs for each tile"
     if isinstance(kernel, FinishedChoice):
         done = kernel.opening.count + kernel.steps.count
         turned = ", transposed product" if kernel.swapped else ""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gemmdesc.kernels.balanced import BalancedChoice
 from gemmdesc.kernels.choose import MAX_NARROW_OFFSET
+from gemmdesc.kernels.choose_lanes import LaneChoice
 from gemmdesc.kernels.finished import FinishedChoice
 from gemmdesc.kernels.fma import FmaChoice
 from gemmdesc.kernels.fused import FusedChoice
@@ -48,7 +49,7 @@ def needed_variants(choice: Choice, meta: KernelMeta) -> frozenset[Variant]:
         case FmaChoice():
             return frozenset(fma_variants(choice))
     needed = frozenset(variants_of(choice))
-    if isinstance(choice, NestChoice):
+    if isinstance(choice, NestChoice | LaneChoice):
         return needed
     merge = choice.slices.merge
     if not choice.merges or merge is None:
