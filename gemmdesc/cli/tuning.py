@@ -134,7 +134,7 @@ def _print(timed: Timed, tuned: Tuned, path: Path, reached: int, json: bool) -> 
         {
             "example": "x".join(map(str, row.example)), "steps": row.key.steps, "products": row.products,
             "structure": row.pick.structure.value, "gain": row.gain,
-            "config": f"{row.pick.config.block_m}x{row.pick.config.block_n}x{row.pick.config.block_k} "
+            "config": f"{row.pick.config.block_m}x{row.pick.config.columns}x{row.pick.config.block_k} "
             f"{row.pick.config.num_warps}w {row.pick.config.num_stages}s",
         }
         for row in tuned.rows

@@ -57,6 +57,11 @@ class KernelConfig:
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name} must be at least 1 (got {getattr(self, name)})")
 
+    @property
+    def columns(self) -> int:
+        """Columns of a tile."""
+        return self.block_n
+
     def tiles(self, m: int, n: int) -> int:
         """How many output tiles cover an m x n product."""
         return -(-m // self.block_m) * -(-n // self.block_n)

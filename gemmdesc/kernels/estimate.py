@@ -109,7 +109,7 @@ def estimated_us(
     together = sum([math.pow(bound / largest, costs.sharpness) for bound in bounds])
     time = largest * math.pow(together, 1 / costs.sharpness)
     time += costs.start_us + costs.fill_us * min(turns.steps, _FILLING) / _FILLING
-    time += turns.each * costs.tile_us + turns.share * config.block_m * config.block_n * costs.store_ns * 1e-6
+    time += turns.each * costs.tile_us + turns.share * config.block_m * config.columns * costs.store_ns * 1e-6
     if config.dependent:
         time -= costs.early_us
     if structure.merged:
@@ -128,7 +128,7 @@ def least_us(meta: KernelMeta, costs: Costs = H200) -> float:
 
 def _bounds(config: KernelConfig, meta: KernelMeta, turns: Turns, lanes: int, costs: Costs) -> tuple[float, ...]:
     """Microseconds of each of what may be the slowest: instructions, caches, lines, latency, power, memory."""
-    rows, columns, k = config.block_m, config.block_n, config.block_k
+    rows, columns, k = config.block_m, config.columns, config.block_k
     size = meta.a.dtype.itemsize
     steps, clocks = turns.share * turns.steps, costs.gigahertz * 1e3
     # Each warp group reads its rows and all columns of a step from shared memory.

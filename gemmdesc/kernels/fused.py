@@ -161,7 +161,7 @@ def _chain(
     chain = choose_kernel(alone, stored, card, tuned=tuned, unasked=frozenset())
     if not isinstance(chain, KernelChoice) or chain.merges or chain.slices.count != 1:
         return None
-    if chain.structure is Structure.CHAIN_TMA:
+    if chain.structure in (Structure.CHAIN_TMA, Structure.CHAIN_SPECIALISED):
         if chain.config in FUSED_CONFIGS:
             return chain
         smaller = choose_kernel(alone, stored, card, configs=FUSED_CONFIGS, structure=Structure.CHAIN_TMA)

@@ -84,6 +84,6 @@ def in_a_word(kernel: Choice) -> str:
     if not isinstance(kernel, KernelChoice):
         return kernel.structure.value
     c = kernel.config
-    tile = f"{c.block_m}x{c.block_n}x{c.block_k}, {c.num_warps} warps, {c.num_stages} stages"
+    tile = f"{c.block_m}x{c.columns}x{c.block_k}, {c.num_warps} warps, {c.num_stages} stages"
     packed, dependent = " packed" if kernel.packing else "", ", dependent" if c.dependent else ""
     return f"{kernel.structure.value}{packed} {tile}{dependent}"
