@@ -52,9 +52,10 @@ class SpecialisedConfig(KernelConfig):
                 f"a group must have {GROUP_WARPS} warps, a multiprocessor one program, and slices no fold "
                 f"(got {self.num_warps}, {self.programs_per_sm}, {self.one_launch})"
             )
-        for name in ("num_stages", "group_m", "store_buffers"):
-            if getattr(self, name) < 1:
-                raise InvalidInputError(f"{name} must be at least 1 (got {getattr(self, name)})")
+        # A stage is handed back only once the step after its own has been issued, which takes another stage.
+        for name, fewest in (("num_stages", 2), ("group_m", 1), ("store_buffers", 1)):
+            if getattr(self, name) < fewest:
+                raise InvalidInputError(f"{name} must be at least {fewest} (got {getattr(self, name)})")
 
     @property
     def groups_of_rows(self) -> int:
