@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from triton.compiler import ASTSource
 from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, Layout
+
+if TYPE_CHECKING:
+    import torch
 
 #: Bytes of the lines that the hardware swizzles, widest first; narrower ones lie as they come.
 _SWIZZLES = (128, 64, 32)
