@@ -2,12 +2,13 @@
 
     PYTHONPATH=. python scripts/check_specialised.py OUT.json [--seconds 120] [--configs 0,3] [--no-times] [--silent 25]
 
-Each config runs in a process of its own, which is killed if it says nothing for ``--silent`` seconds: a hang costs that
-config only.  Bytes are the stock chain's (chain_tma, the same descriptor on any shape) in all four layouts, all types,
-stored by descriptor and by pointers, with fewer tiles than programs, as many, and many more, of one step to hundreds,
-ragged, on draws of wide exponents, of normal values and of infinities, NaN and -0.0, each three times over; around the
-output nothing may change.  Configs that pass are timed by graph replays, in turn with the stock chain and torch.mm, whose
-bytes are compared, too.  OUT.json is rewritten after every config and shape.  Exits 1 where bytes differ or a config hung.
+Each config runs in a process of its own, which is killed if it says nothing for ``--silent`` seconds: a hang costs
+that config only.  Bytes are the stock chain's (chain_tma, the same descriptor on any shape) in all four layouts, all
+types, stored by descriptor and by pointers, with fewer tiles than programs, as many, and many more, of one step to
+hundreds, ragged, on draws of wide exponents, of normal values and of infinities, NaN and -0.0, each three times over;
+around the output nothing may change.  Configs that pass are timed by graph replays, in turn with the stock chain and
+torch.mm, whose bytes are compared, too.  OUT.json is rewritten after every config and shape.  Exits 1 where bytes
+differ or a config hung.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ SMS, SHARED = 132, 232448
 FP16, BF16, FP32 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32
 #: Processes that check bytes at a time, and rows and columns around an output.
 AT_ONCE, AROUND = 5, 16
+DEVICE = "cuda"
 #: Times of each launch of a case, and what an output holds before it.
 AGAIN, FILL = 3, 0x1234
 #: m, n, k of x[m, k] @ w[n, k]^T.
@@ -106,7 +108,7 @@ def cases_of(config: SpecialisedConfig) -> Iterator[tuple[Case, bool]]:
     for k in (8, 64, 64 * stages, 64 * stages + 72, 4096 + 16):
         for m, n in ((rows, columns), (3 * rows - 5, 2 * columns - 8), (12 * rows, 11 * columns)):
             yield Case(m=m, n=n, k=k), False
-    many = 29 * rows - 8, 25 * columns - 8
+    many = (11 * rows - 8, 12 * columns - 8) if config.alone else (29 * rows - 8, 25 * columns - 8)
     for m, n, k in ((*many, 56), (*many, 200), (*many, 64 * stages + 8)):
         yield Case(m=m, n=n, k=k), False
         yield Case(m=m, n=n, k=k), True
@@ -160,21 +162,22 @@ def operands(case: Case, draw: str, seed: int) -> tuple[Any, Any]:
     """A and B on the card, in their layouts, at pitches that tensor descriptors take."""
     import torch
 
-    generator = torch.Generator(device="cuda").manual_seed(seed)
+    generator = torch.Generator(device=DEVICE).manual_seed(seed)
     found = []
     dtype = torch.float16 if case.dtype is FP16 else torch.bfloat16
     for rows, columns, layout in ((case.m, case.k, case.layouts[0]), (case.k, case.n, case.layouts[1])):
-        values = torch.randn(rows, columns, device="cuda", generator=generator)
+        values = torch.randn(rows, columns, device=DEVICE, generator=generator)
         if draw == "wide":
             spread = 6 if case.dtype is FP16 else 30
-            values *= torch.exp2(torch.randint(-spread, spread + 1, (rows, columns), device="cuda", generator=generator))
+            powers = torch.randint(-spread, spread + 1, (rows, columns), device=DEVICE, generator=generator)
+            values *= torch.exp2(powers)
         if draw == "special":
-            at = torch.randint(0, 5000, (rows, columns), device="cuda", generator=generator)
+            at = torch.randint(0, 5000, (rows, columns), device=DEVICE, generator=generator)
             for i, value in enumerate((float("inf"), -float("inf"), float("nan"), 2.0**-24)):
                 values[at == i] = value
             values[:: 7 if layout == "r" else 1, :: 1 if layout == "r" else 7] = -0.0
         lines, length = (rows, columns) if layout == "r" else (columns, rows)
-        stored = torch.empty(lines, -(-length // 8) * 8, dtype=dtype, device="cuda")[:, :length]
+        stored = torch.empty(lines, -(-length // 8) * 8, dtype=dtype, device=DEVICE)[:, :length]
         stored.copy_(values if layout == "r" else values.T)
         found.append(stored if layout == "r" else stored.T)
     return found[0], found[1]
@@ -187,8 +190,9 @@ def framed(case: Case) -> tuple[Any, Any]:
     dtype = {FP16: torch.float16, BF16: torch.bfloat16, FP32: torch.float32}[case.stored]
     by_rows = case.layouts[2] == "r"
     lines, length = (case.m, case.n) if by_rows else (case.n, case.m)
-    whole = torch.full((lines + 2 * AROUND, -(-length // 8) * 8 + 2 * AROUND), FILL, dtype=torch.int16, device="cuda")
-    whole = whole.to(torch.int32).view(dtype) if case.stored is FP32 else whole.view(dtype)
+    size = lines + 2 * AROUND, -(-length // 8) * 8 + 2 * AROUND
+    kind = torch.int32 if case.stored is FP32 else torch.int16
+    whole = torch.full(size, FILL, dtype=kind, device=DEVICE).view(dtype)
     inner = whole[AROUND : AROUND + lines, AROUND : AROUND + length]
     return whole, inner if by_rows else inner.T
 
@@ -197,7 +201,7 @@ def named(config: Any) -> str:
     c = config
     if not isinstance(c, SpecialisedConfig):
         return f"stock {c.block_m}x{c.block_n}x{c.block_k} {c.num_warps}w {c.num_stages}s" + " dependent" * c.dependent
-    turns = "turns" if c.turns else "shared"
+    turns = "alone" if c.alone else "turns" if c.turns else "shared"
     return f"{c.block_m}x{c.columns}x{c.block_k} {turns} {c.num_stages}s {c.store_n}/{c.store_buffers}" + (
         " dependent" if c.dependent else ""
     )
@@ -214,56 +218,70 @@ def stock_choices(case: Case) -> list[KernelChoice]:
     return [*chains[:1], *ranked[:STOCK]]
 
 
+class Bench:
+    """One shape on the card: what is timed there, and whether its bytes are torch.mm's."""
+
+    def __init__(self, m: int, n: int, k: int, tell: Callable[[Any], None]) -> None:
+        import torch
+
+        self.case, self.tell = Case(m=m, n=n, k=k), tell
+        torch.manual_seed(1)
+        count = max(1, min(40, -(-ROTATED // (2 * n * k))))
+        self.a = torch.randn(m, k, device=DEVICE).half()
+        self.weights = [(torch.randn(n, k, device=DEVICE) / 8).half().T for _ in range(count)]
+        self.out, self.reference = self.a.new_empty(m, n), torch.mm(self.a, self.weights[0])
+        self.repeats = count * max(1, round(REPLAY_US / (count * (2e-6 * m * n * k / 600 + 3))))
+        self.graphs: dict[str, Any] = {}
+        self.equal: dict[str, bool] = {}
+        self.choices: dict[str, KernelChoice] = {}
+        self._add(MM, self._multiply)
+
+    def _multiply(self, weight: Any) -> None:
+        import torch
+
+        torch.mm(self.a, weight, out=self.out)
+
+    def add(self, choice: KernelChoice) -> None:
+        """Capture its calls, and compare what the first one gives."""
+        from gemmdesc.kernels.launch import launch
+
+        name = named(choice.config)
+        self.choices[name] = choice
+        self._add(name, lambda weight: launch(choice, self.a, weight, self.out))
+
+    def _add(self, name: str, call: Callable[[Any], None]) -> None:
+        import torch
+
+        self.tell({"begins": name, "shape": [self.case.m, self.case.n, self.case.k]})
+        self.out.fill_(1.0)
+        call(self.weights[0])
+        self.equal[name] = torch.equal(self.out.view(torch.int16), self.reference.view(torch.int16))
+        torch.cuda.synchronize()
+        self.graphs[name] = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graphs[name]):
+            for i in range(self.repeats):
+                call(self.weights[i % len(self.weights)])
+
+    def times(self, rounds: int) -> dict[str, float]:
+        return in_turn(self.graphs, self.repeats, rounds)
+
+
 def check_times(configs: list[SpecialisedConfig], until: float, tell: Callable[[Any], None]) -> None:
     """In a process of its own: times of every shape, those of few tiles first, until the time is over."""
-    import torch
-
-    from gemmdesc.kernels.launch import launch
-
     for m, n, k in SHAPES:
         if time.time() > until:
             break
-        case = Case(m=m, n=n, k=k)
-        torch.manual_seed(1)
-        count = max(1, min(40, -(-ROTATED // (2 * n * k))))
-        a = torch.randn(m, k, device="cuda").half()
-        weights = [(torch.randn(n, k, device="cuda") / 8).half().T for _ in range(count)]
-        out, reference = torch.empty(m, n, dtype=torch.float16, device="cuda"), torch.mm(a, weights[0])
-        repeats = count * max(1, round(REPLAY_US / (count * (2e-6 * m * n * k / 600 + 3))))
-        choices = {named(c.config): c for c in stock_choices(case)}
-        own = [c for c in (case.choose(config) for config in configs) if c is not None]
-        choices |= {named(c.config): c for c in own}
-
-        def graph(call: Callable[[Any], None], repeats: int = repeats, weights: Any = weights) -> Any:
-            call(weights[0])
-            torch.cuda.synchronize()
-            made = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(made):
-                for i in range(repeats):
-                    call(weights[i % len(weights)])
-            return made
-
-        def add(names: list[str], graphs: dict[str, Any], equal: dict[str, bool]) -> None:
-            for name in names:
-                tell({"begins": name, "shape": [m, n, k]})
-                out.fill_(1.0)
-                graphs[name] = graph(lambda w, c=choices[name]: launch(c, a, w, out))  # type: ignore[misc]
-                launch(choices[name], a, weights[0], out)
-                equal[name] = torch.equal(out.view(torch.int16), reference.view(torch.int16))
-
-        graphs, equal = {MM: graph(lambda w: torch.mm(a, w, out=out))}, {MM: True}
-        add(list(choices), graphs, equal)
-        times = in_turn(graphs, repeats, 2)
-        best = sorted((c for c in own), key=lambda c: times[named(c.config)])[:EARLY]
-        early = {}
-        for c in best:
-            choice = case.choose(replace(c.config, dependent=True))  # type: ignore[arg-type]
-            if choice is not None:
-                early[named(choice.config)] = choice
-        choices |= early
-        add(list(early), graphs, equal)
-        times = in_turn(graphs, repeats, ROUNDS)
-        tell({"shape": [m, n, k], "us": times, "equal": equal, "programs": {x: c.programs for x, c in choices.items()}})
+        bench = Bench(m, n, k, tell)
+        own = [c for c in (bench.case.choose(config) for config in configs) if c is not None]
+        for choice in (*stock_choices(bench.case), *own):
+            bench.add(choice)
+        times = bench.times(2)
+        for best in sorted(own, key=lambda c: times[named(c.config)])[:EARLY]:
+            early = bench.case.choose(replace(best.config, dependent=True))  # type: ignore[arg-type]
+            if early is not None:
+                bench.add(early)
+        programs = {name: choice.programs for name, choice in bench.choices.items()}
+        tell({"shape": [m, n, k], "us": bench.times(ROUNDS), "equal": bench.equal, "programs": programs})
 
 
 def in_turn(graphs: dict[str, Any], repeats: int, rounds: int) -> dict[str, float]:
@@ -325,7 +343,10 @@ def _body(pipe: Connection, function: Callable[..., None], arguments: tuple[Any,
         os._exit(2)
 
 
-def all_bytes(configs: list[SpecialisedConfig], silent: float, until: float, note: Callable[[], None], found: Any) -> None:
+def all_bytes(
+    configs: list[SpecialisedConfig], silent: float, until: float, note: Callable[[], None], found: Any
+) -> None:
+    """Check configs, some at a time, until the time is over; ``found`` gets how each ended."""
     waiting, running = list(configs), {}
     while waiting or running:
         while waiting and len(running) < AT_ONCE and time.time() < until:
@@ -348,7 +369,10 @@ def all_bytes(configs: list[SpecialisedConfig], silent: float, until: float, not
         found[named(config)] = {"ended": "no time", "equal": 0, "bad": []}
 
 
-def all_times(configs: list[SpecialisedConfig], silent: float, until: float, note: Callable[[], None], rows: Any) -> None:
+def all_times(
+    configs: list[SpecialisedConfig], silent: float, until: float, note: Callable[[], None], rows: Any
+) -> None:
+    """Time configs, again without the one that a process hung or failed at; ``rows`` gets a row for each shape."""
     while configs:
         child = Child.start(check_times, configs, until)
         seen, how = 0, None

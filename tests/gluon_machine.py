@@ -1,16 +1,17 @@
-"""A machine that runs the specialised chain's own source: warps, barriers, copies and matrix steps that take their time.
+"""A machine that runs the specialised chain's own source: warps, barriers, copies, matrix steps that take their time.
 
 The functions of ``gemmdesc/kernels/specialised_chain.py`` are run by Python, one thread for each group of warps, with
 stand-ins for Gluon's names.  Between any two of their operations a random one of what may happen next happens: another
-group goes on, a copy lands, a matrix step is done, a staged piece has been read.  Whatever the hardware would not notice
-raises: a buffer that is overwritten while it is read, read before it is full, a barrier with too many arrivals, sums that
-are read while they are in the making; and nobody being able to go on.
+group goes on, a copy lands, a matrix step is done, a staged piece has been read.  Whatever the hardware would not
+notice raises: a buffer that is overwritten while it is read, read before it is full, a barrier with too many arrivals,
+sums that are read while they are in the making; and nobody being able to go on.
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ class ProtocolError(Exception):
 
 @dataclass
 class _Thread:
-    """A group of warps; ``ready``: what it waits for.  ``steps``: matrix steps in flight, ``stores``: pieces not read."""
+    """A group of warps; ``ready``: what it waits for.  ``steps``: matrix steps in flight, ``stores``: of pieces."""
 
     name: str
     go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -58,7 +59,7 @@ class _Store:
 
 
 class Machine:
-    """One program of a launch.  ``eager``: weights of threads, copies, matrix steps and stores in the scheduler."""
+    """One program of a launch.  ``weights``: how likely threads, matrix steps, stores and copies are to be next."""
 
     def __init__(self, seed: int, program: int, programs: int) -> None:
         self.random = Random(seed)
@@ -149,8 +150,8 @@ class Buffer:
     """A box in shared memory; views of it share ``cell``."""
 
     def __init__(self, machine: Machine, shape: tuple[int, ...], turned: bool = False, cell: Any = None) -> None:
-        self.machine, self.turned = machine, turned
-        self.cell = cell or SimpleNamespace(data=None, shape=shape, loading=False, written=False)
+        self.machine, self.shape, self.turned = machine, shape, turned
+        self.cell = cell or SimpleNamespace(data=None, room=math.prod(shape), loading=False)
 
     @property
     def data(self) -> Any:
@@ -158,7 +159,11 @@ class Buffer:
 
     def permute(self, order: tuple[int, int]) -> Buffer:
         assert order == (1, 0)
-        return Buffer(self.machine, (), not self.turned, self.cell)
+        return Buffer(self.machine, self.shape, not self.turned, self.cell)
+
+    def reinterpret(self, dtype: Any, shape: list[int], layout: Any) -> Buffer:
+        assert math.prod(shape) <= self.cell.room
+        return Buffer(self.machine, tuple(shape), False, self.cell)
 
     def readers(self) -> bool:
         """Whether a matrix step that reads it is in flight."""
@@ -172,7 +177,9 @@ class Buffer:
         self.machine.pause()
         if self.leaving():
             raise ProtocolError("a staged piece is overwritten while it is read")
-        assert self.cell.shape == value.data.shape, (self.cell.shape, value.data.shape)
+        if self.readers() or self.cell.loading:
+            raise ProtocolError("a buffer is staged in while it is in use")
+        assert self.shape == value.data.shape, (self.shape, value.data.shape)
         self.cell.data = value.settled().copy()
         self.machine.me.fenced = False
 
@@ -302,7 +309,7 @@ def _names(machine: Machine) -> dict[str, Any]:
         def land() -> None:
             if buffer.readers():
                 raise ProtocolError("a buffer is overwritten while it is read")
-            assert desc.box == buffer.cell.shape
+            assert desc.box == buffer.shape
             buffer.cell.data, buffer.cell.loading = desc.read(at), False
             barrier.bytes -= _ELEMENT * buffer.cell.data.size
             barrier.settle()
@@ -380,6 +387,7 @@ def _names(machine: Machine) -> dict[str, Any]:
         "store_box": store, "warpgroup_mma": mma, "warpgroup_mma_wait": mma_wait, "fence_async_shared": fence,
         "wait_for_previous": previous, "let_next_start": following, "GROUP_WARPS": 4, "LOADING_WARPS": 1,
         "GROUP_REGISTERS": 240, "LOADING_REGISTERS": 24, "COLUMNS": 2,
+        "REINTERPRET": SimpleNamespace(value="reinterpret"),
     }  # fmt: skip
 
 
@@ -391,7 +399,7 @@ def functions_of(source: str, machine: Machine) -> dict[str, Any]:
         node.decorator_list = []  # type: ignore[attr-defined]
     names = _names(machine)
     code = compile(tree, "specialised_chain", "exec", flags=__future__.annotations.compiler_flag)
-    exec(code, names)  # noqa: S102  the kernel's own source
+    exec(code, names)
     return names
 
 
@@ -417,6 +425,7 @@ class Launch:
     group_m: int = 2
     store_n: int = 2
     store_buffers: int = 1
+    alone: bool = False
 
     def run(self, seed: int, source: str | None = None) -> None:
         """Run every program.
@@ -435,7 +444,8 @@ class Launch:
 
         beside = self.beside_n
         boxes = [
-            described(a, self.a_rows, (rows, self.block_k)), described(b, self.b_rows, (self.block_k, self.block_n)),
+            described(a, self.a_rows, (rows, self.block_k)),
+            described(b, self.b_rows, (self.block_k, self.block_n)),
             described(b, self.b_rows, (self.block_k, beside)) if beside else None,
             described(out, True, (rows, self.store_n)) if self.by_descriptor else None,
             described(out, True, (rows, min(beside, self.store_n))) if self.by_descriptor and beside else None,
@@ -451,6 +461,7 @@ class Launch:
                 DEPENDENT=self.dependent, OUT_LAYOUT=1 if self.out_rows else 2, WIDE_OFFSETS=False, TURNS=self.turns,
                 BLOCK_M=self.block_m, BLOCK_N=self.block_n, BESIDE_N=beside, BLOCK_K=self.block_k,
                 GROUP_M=self.group_m, STAGES=self.stages, STORE_N=self.store_n, STORE_BUFFERS=self.store_buffers,
+                ALONE=self.alone,
             )  # fmt: skip
             self._check(machine)
         if not (counts == 1).all():

@@ -73,7 +73,9 @@ def test_it_competes_for_whole_chains_where_warp_groups_multiply() -> None:
     found = competing(desc(2048), at, HOPPER)
     assert not isinstance(found, Declined)
     own = [c for c in found if c.structure is SPECIALISED]
-    assert {pick_of(c) for c in own} == {TunedPick(structure=SPECIALISED, config=c) for c in configs_of(SPECIALISED)}
+    fit = [c for c in configs_of(SPECIALISED) if not c.alone or c.tiles(512, 4608) <= 132]  # type: ignore[attr-defined]
+    assert 2 * len(SPECIALISED_CONFIGS) > len(fit) > len(SPECIALISED_CONFIGS)
+    assert {pick_of(c) for c in own} == {TunedPick(structure=SPECIALISED, config=c) for c in fit}
     assert found[0] not in own
     assert all((us := predicted_us(c, at)) is not None and us > 0 for c in own)
     # Of the same bytes where the same tiles would be, the estimate ranks one wave before two.
@@ -117,8 +119,19 @@ def test_eight_columns_beside_want_a_b_along_k_and_steps_are_counted_in_32_bits(
         assert isinstance(choice, KernelChoice) is fits
     # Unaligned operands are copied, each the way it lies.
     assert chosen(desc(72), meta(512, 1024, 72, "rcr", alignment=2), eight).packing is not None
-    assert specialised_fits(eight, SPECIALISED, b_by_rows=False, steps=2**31 - 1)
-    assert not specialised_fits(eight, SPECIALISED, b_by_rows=False, steps=2**31)
+    at = meta(512, 1024, 64, "rcr")
+    assert specialised_fits(eight, SPECIALISED, at, 64 * (2**27 - 1))
+    assert not specialised_fits(eight, SPECIALISED, at, 64 * 2**27)
+
+
+def test_a_tile_is_alone_where_no_multiprocessor_has_two() -> None:
+    for config in (c for c in SPECIALISED_CONFIGS if c.alone):
+        for more, fits in ((0, True), (1, False)):
+            at = meta(config.block_m * 12, config.columns * 11 + more, 64, "rcr")
+            choice = choose_kernel(desc(64), at, HOPPER, structure=SPECIALISED, config=config)
+            assert isinstance(choice, KernelChoice) is fits
+            if isinstance(choice, KernelChoice):
+                assert choice.programs == config.tiles(at.m, at.n)
 
 
 def test_configs_refuse_nonsense() -> None:
@@ -126,7 +139,7 @@ def test_configs_refuse_nonsense() -> None:
     for bad in (
         {"block_m": 64}, {"block_m": 192}, {"block_n": 512}, {"beside_n": 24}, {"beside_n": 128}, {"beside_n": 4},
         {"num_warps": 8}, {"num_stages": 1}, {"store_n": 24}, {"store_buffers": 0}, {"one_launch": True},
-        {"programs_per_sm": 2}, {"group_m": 0}, {"block_k": 48},
+        {"programs_per_sm": 2}, {"group_m": 0}, {"block_k": 48}, {"alone": True}, {"alone": True, "turns": True},
     ):  # fmt: skip
         with pytest.raises(InvalidInputError, match="got"):
             replace(good, **bad)  # type: ignore[arg-type]
@@ -192,7 +205,7 @@ def test_a_prepared_program_hands_over_what_was_recorded() -> None:
 
 
 def test_a_report_tells_its_whole_tile() -> None:
-    choice = chosen(desc(2048), meta(512, 4608, 2048, "rcr"), SPECIALISED_CONFIGS[1])
+    choice = chosen(desc(2048), meta(512, 4608, 2048, "rcr"), SPECIALISED_CONFIGS[2])
     assert in_a_word(choice) == "chain_specialised 256x144x64, 4 warps, 4 stages"
 
 

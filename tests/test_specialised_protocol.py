@@ -12,12 +12,17 @@ from tests.gluon_machine import SOURCE, Launch, ProtocolError
 def drawn(seed: int) -> Launch:
     """Sizes of none, one or many tiles a program, and of one step to several rounds of the ring."""
     random = Random(seed)
-    beside, turns = random.choice([0, 0, 1, 2]), random.random() < 0.5
+    beside, kind = random.choice([0, 0, 1, 2]), random.choice(["turns", "shared", "alone"])
+    m, n, programs = random.randint(1, 17), random.randint(1, 23), random.choice([1, 2, 3, 8])
+    if kind == "alone":
+        programs = -(-m // 4) * -(-n // (4 + beside))
+    stages = random.randint(2, 5)
     return Launch(
-        m=random.randint(1, 17), n=random.randint(1, 23), k=random.randint(1, 19), programs=random.choice([1, 2, 3, 8]),
-        turns=turns, stages=random.randint(2, 5), a_rows=random.random() < 0.5, b_rows=random.random() < 0.5,
+        m=m, n=n, k=random.randint(1, 19), programs=programs, turns=kind == "turns", alone=kind == "alone",
+        stages=stages, a_rows=random.random() < 0.5, b_rows=random.random() < 0.5,
         by_descriptor=random.random() < 0.7, out_rows=random.random() < 0.5, dependent=random.random() < 0.5,
-        beside_n=beside, store_n=random.choice([1, 2, 4]), store_buffers=random.randint(1, 3),
+        beside_n=beside, store_n=2 if kind == "alone" else random.choice([1, 2, 4]),
+        store_buffers=stages if kind == "alone" else random.randint(1, 3),
         group_m=random.randint(1, 3),
     )  # fmt: skip
 
@@ -58,8 +63,8 @@ SLIPS = {
     "sums go on from tile to tile": ("use_acc=step > 0", "use_acc=True", False),
     "too many bytes are expected": ("STEP_BYTES)", "STEP_BYTES + 2)", False),
     "too few bytes are expected": ("STEP_BYTES)", "STEP_BYTES - 4)", False),
-    "staged too early in a tile": ("tma.store_wait(STORE_BUFFERS - 1)", "tma.store_wait(STORE_BUFFERS)", False),
-    "staged too early in the next": ("if NUMBER == 0:\n            tma.store_wait(0)", "if NUMBER == 0:\n            pass",
+    "staged too early in a tile": ("tma.store_wait(BUFFERS - 1)", "tma.store_wait(BUFFERS)", False),
+    "staged too early in the next": ("NUMBER == 0:\n            tma.store_wait(0)", "NUMBER == 0:\n            pass",
                                      False),
     "stored before a fence": ("        buffer.store(sums.to(out_desc.dtype))\n        fence_async_shared()\n",
                               "        buffer.store(sums.to(out_desc.dtype))\n", False),
@@ -69,15 +74,37 @@ SLIPS = {
 }  # fmt: skip
 
 
+def fails(launches: list[Launch], source: str | None = None) -> bool:
+    """Whether one of them does."""
+    for seed, launch in enumerate(launches):
+        try:
+            launch.run(seed, source)
+        except ProtocolError:
+            return True
+    return False
+
+
+def test_a_tile_that_is_not_alone_must_not_be_staged_in_the_ring() -> None:
+    assert fails([Launch(m=12, n=12, k=10, programs=1, turns=False, alone=True, stages=3, store_buffers=3)] * 60)
+    assert not fails([Launch(m=12, n=12, k=10, programs=9, turns=False, alone=True, stages=3, store_buffers=3)] * 5)
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_one_stage_is_too_few(turns: bool) -> None:
+    """Which is why configs have two at least."""
+    assert fails([Launch(m=12, n=12, k=10, programs=1, turns=turns, stages=1)] * 5)
+
+
 @pytest.mark.parametrize("slip", SLIPS)
 def test_a_slip_is_found(slip: str) -> None:
     right, wrong, in_turns = SLIPS[slip]
     source = SOURCE.read_text()
     assert right in source
-    with pytest.raises(ProtocolError):
-        for seed in range(120):
-            launch = Launch(
-                m=12, n=12, k=10, programs=1 + seed % 2, turns=in_turns or bool(seed % 2), stages=2 + seed % 3,
-                beside_n=2 * (seed % 2), store_buffers=1 + seed % 2, store_n=1, dependent=True,
-            )  # fmt: skip
-            launch.run(seed, source.replace(right, wrong))
+    launches = [
+        Launch(
+            m=12, n=12, k=10, programs=1 + seed % 2, turns=in_turns or bool(seed % 2), stages=2 + seed % 3,
+            beside_n=2 * (seed % 2), store_buffers=1 + seed % 2, store_n=1, dependent=True,
+        )
+        for seed in range(120)
+    ]  # fmt: skip
+    assert fails(launches, source.replace(right, wrong))

@@ -252,9 +252,7 @@ def _fits(config: KernelConfig, structure: Structure, meta: KernelMeta, slices: 
         return False
     if config.one_launch != structure.merged:
         return False
-    steps = config.tiles(meta.m, meta.n) * -(-read_span(slices, meta) // config.block_k)
-    by_rows = meta.b.layout(meta.k, meta.n) is Layout.ROWS
-    if not specialised_fits(config, structure, b_by_rows=by_rows, steps=steps):
+    if not specialised_fits(config, structure, meta, read_span(slices, meta)):
         return False
     if structure.merged and not _counts(config, structure, meta, slices):
         return False

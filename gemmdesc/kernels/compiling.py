@@ -122,7 +122,10 @@ def _descriptors(variant: Variant, constants: Mapping[str, Any]) -> dict[str, st
     """The signature of every tensor descriptor that the variant's kernel takes."""
     if variant.kernel == Structure.CHAIN_SPECIALISED.value:
         boxes = boxes_of(constants)
-        return {n: _specialised(variant.stored if n.startswith("out") else variant.loaded, box) for n, box in boxes.items()}
+        return {
+            name: _specialised(variant.stored if name.startswith("out") else variant.loaded, box)
+            for name, box in boxes.items()
+        }
     kmajor = variant.kernel == "kmajor_chain"
     if not kmajor and "A_ROWS" not in constants:
         return {}

@@ -1,4 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+# ruff: noqa: RUF005  Triton reads no stars in lists
 """One ascending chain of matrix steps per tile, by warps that each do one thing: one loads, two groups multiply.
 
 One warp copies tiles of A and B into a ring of ``STAGES`` buffers, ahead of who multiplies and into the next tile while
@@ -22,9 +23,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from gemmdesc.kernels.tile import RUN_TIME, let_next_start, wait_for_previous
 
-# Triton 3.6 has other names for the two copies than later ones.
+# Triton 3.6 has other names for these than later ones.
 load_box = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+REINTERPRET = gl.constexpr("reinterpret" if hasattr(gl.shared_memory_descriptor, "reinterpret") else "_reinterpret")
 
 #: Warps of a group that multiplies, and of one that loads, whose registers the groups get.
 GROUP_WARPS = gl.constexpr(4)
@@ -105,6 +107,7 @@ def multiply_tiles(
     OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, PARTS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
+    ALONE: gl.constexpr,
 ):  # fmt: skip
     """What a group does that multiplies: its rows of every tile, or, if PARTS is 1, every other tile whole."""
     ROWS: gl.constexpr = BLOCK_M // PARTS
@@ -150,8 +153,8 @@ def multiply_tiles(
             mbarrier.arrive(empty.index(before), pred=step > 0)
             before = stage
             stage, parity = place_after(stage, parity, STAGES)
-        # The other group's instructions queue up behind these.  Where addresses are stored to, ptxas would serialise all
-        # of them if anything stood between the last one and the wait for it.
+        # The other group's instructions queue up behind these.  Where addresses are stored to, ptxas would serialise
+        # all of them if anything stood between the last one and the wait for it.
         if PARTS == 1 and STORE_BY_DESCRIPTOR:
             mbarrier.arrive(turns.index(1 - GROUP))
         if BESIDE_N > 0:
@@ -161,17 +164,20 @@ def multiply_tiles(
         if PARTS == 1 and not STORE_BY_DESCRIPTOR:
             mbarrier.arrive(turns.index(1 - GROUP))
         mbarrier.arrive(empty.index(before))
-        if DEPENDENT:
+        if DEPENDENT:  # noqa: SIM102  one of them is known when it is compiled
             if index + programs >= work:
                 let_next_start()
         rows = m + PART * ROWS
         if STORE_BY_DESCRIPTOR:
-            store_pieces(sums, out_desc, rows, n, staging, 0, STORE_BUFFERS)
+            # In a program's only tile, the group's own boxes of A are done with.
+            OWN: gl.constexpr = PARTS if ALONE else 0
+            store_pieces(sums, out_desc, rows, n, staging, 0, STORE_BUFFERS, OWN, PART)
             if BESIDE_N > 0:
                 # What is narrower than a piece has a buffer of its own, once in a tile.
-                NUMBER: gl.constexpr = -1 if BESIDE_N < STORE_N else BLOCK_N // STORE_N
-                BUFFERS: gl.constexpr = 1 if BESIDE_N < STORE_N else STORE_BUFFERS
-                store_pieces(beside, out_beside_desc, rows, n + BLOCK_N, staging_beside, NUMBER, BUFFERS)
+                APART: gl.constexpr = BESIDE_N < STORE_N and not ALONE
+                NUMBER: gl.constexpr = -1 if APART else BLOCK_N // STORE_N
+                BUFFERS: gl.constexpr = 1 if APART else STORE_BUFFERS
+                store_pieces(beside, out_beside_desc, rows, n + BLOCK_N, staging_beside, NUMBER, BUFFERS, OWN, PART)
         else:
             store_elements(sums, out_ptr, rows, n, M, N, stride_om, stride_on, OUT_LAYOUT, WIDE_OFFSETS)
             if BESIDE_N > 0:
@@ -186,24 +192,32 @@ def multiply_tiles(
 
 
 @gluon.jit
-def store_pieces(sums, out_desc, row, column, staging, NUMBER: gl.constexpr, STORE_BUFFERS: gl.constexpr):
+def store_pieces(
+    sums, out_desc, row, column, staging, NUMBER: gl.constexpr, BUFFERS: gl.constexpr, OWN: gl.constexpr,
+    PART: gl.constexpr,
+):  # fmt: skip
     """Round and store sums whose first element is (row, column), as many columns at a time as ``out_desc`` has.
 
-    NUMBER: of the first piece among those of the tile in ``staging``, which has STORE_BUFFERS of them.
+    NUMBER: of the first piece among those of the tile in ``staging``, which has BUFFERS of them.  OWN: unless it is 0,
+    every so many buffers of ``staging`` from PART on are the group's, each as large as a piece or larger.
     """
     PIECE: gl.constexpr = out_desc.block_type.shape[1]
     if sums.shape[1] > PIECE:
         left, right = halves(sums)
         HALF: gl.constexpr = left.shape[1]
-        store_pieces(left, out_desc, row, column, staging, NUMBER, STORE_BUFFERS)
-        store_pieces(right, out_desc, row, column + HALF, staging, NUMBER + HALF // PIECE, STORE_BUFFERS)
+        store_pieces(left, out_desc, row, column, staging, NUMBER, BUFFERS, OWN, PART)
+        store_pieces(right, out_desc, row, column + HALF, staging, NUMBER + HALF // PIECE, BUFFERS, OWN, PART)
     else:
         # Not before the copy has been read that last left from this buffer: a tile's first piece waits for all.
         if NUMBER == 0:
             tma.store_wait(0)
-        elif NUMBER >= STORE_BUFFERS:
-            tma.store_wait(STORE_BUFFERS - 1)
-        buffer = staging.index(NUMBER % STORE_BUFFERS)
+        elif NUMBER >= BUFFERS:
+            tma.store_wait(BUFFERS - 1)
+        if OWN > 0:
+            larger = staging.index(NUMBER % BUFFERS * OWN + PART)
+            buffer = getattr(larger, REINTERPRET.value)(out_desc.dtype, out_desc.block_type.shape, out_desc.layout)
+        else:
+            buffer = staging.index(NUMBER % BUFFERS)
         buffer.store(sums.to(out_desc.dtype))
         fence_async_shared()
         store_box(out_desc, [row, column], buffer)
@@ -246,28 +260,30 @@ def chain_specialised_kernel(
     OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, TURNS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
+    ALONE: gl.constexpr,
 ):  # fmt: skip
     """Persistent, operands by tensor descriptor, which fills with zeros beyond the summed k.  ``k_tiles`` is positive.
 
-    TURNS: the groups take turns, a tile each.  Else each has half of the rows of every tile.
+    TURNS: the groups take turns, a tile each.  Else each has half of the rows of every tile.  ALONE: no program has
+    more than one tile, which is then staged in the ring.
     """
     PARTS: gl.constexpr = 1 if TURNS else 2
-    ROWS: gl.constexpr = BLOCK_M // PARTS
     dtype: gl.constexpr = a_desc.dtype
     a_ring = gl.allocate_shared_memory(dtype, [STAGES * PARTS] + a_desc.block_type.shape, a_desc.layout)
     b_ring = gl.allocate_shared_memory(dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
     beside_ring = b_ring
     if BESIDE_N > 0:
-        beside_ring = gl.allocate_shared_memory(dtype, [STAGES] + b_beside_desc.block_type.shape, b_beside_desc.layout)
+        more: gl.constexpr = [STAGES] + b_beside_desc.block_type.shape
+        beside_ring = gl.allocate_shared_memory(dtype, more, b_beside_desc.layout)
     staging_0 = a_ring
     staging_1 = a_ring
-    if STORE_BY_DESCRIPTOR:
+    if STORE_BY_DESCRIPTOR and not ALONE:
         box: gl.constexpr = [STORE_BUFFERS] + out_desc.block_type.shape
         staging_0 = gl.allocate_shared_memory(out_desc.dtype, box, out_desc.layout)
         staging_1 = gl.allocate_shared_memory(out_desc.dtype, box, out_desc.layout)
     beside_0 = staging_0
     beside_1 = staging_1
-    if STORE_BY_DESCRIPTOR and BESIDE_N > 0 and BESIDE_N < STORE_N:
+    if STORE_BY_DESCRIPTOR and not ALONE and BESIDE_N > 0 and BESIDE_N < STORE_N:
         narrow: gl.constexpr = [1] + out_beside_desc.block_type.shape
         beside_0 = gl.allocate_shared_memory(out_desc.dtype, narrow, out_beside_desc.layout)
         beside_1 = gl.allocate_shared_memory(out_desc.dtype, narrow, out_beside_desc.layout)
@@ -283,16 +299,16 @@ def chain_specialised_kernel(
     gl.warp_specialize(
         [
             (multiply_tiles, (
-                a_ring, b_ring, beside_ring, full, empty, turns, out_desc, out_beside_desc, staging_0, beside_0, out_ptr,
-                M, N, k_tiles, stride_om, stride_on, 0,
+                a_ring, b_ring, beside_ring, full, empty, turns, out_desc, out_beside_desc, staging_0, beside_0,
+                out_ptr, M, N, k_tiles, stride_om, stride_on, 0,
                 A_ROWS, B_ROWS, STORE_BY_DESCRIPTOR, DEPENDENT, OUT_LAYOUT, WIDE_OFFSETS, PARTS,
-                BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS,
+                BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE,
             )),
             (multiply_tiles, (
-                a_ring, b_ring, beside_ring, full, empty, turns, out_desc, out_beside_desc, staging_1, beside_1, out_ptr,
-                M, N, k_tiles, stride_om, stride_on, 1,
+                a_ring, b_ring, beside_ring, full, empty, turns, out_desc, out_beside_desc, staging_1, beside_1,
+                out_ptr, M, N, k_tiles, stride_om, stride_on, 1,
                 A_ROWS, B_ROWS, STORE_BY_DESCRIPTOR, DEPENDENT, OUT_LAYOUT, WIDE_OFFSETS, PARTS,
-                BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS,
+                BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE,
             )),
             (load_tiles, (
                 a_desc, b_desc, b_beside_desc, a_ring, b_ring, beside_ring, full, empty, M, N, k_tiles,

@@ -10,7 +10,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.kernels.choose import KernelChoice, configs_of
 from gemmdesc.kernels.meta import Layout
 from gemmdesc.kernels.slices import OPERAND_DTYPES, output_dtypes
-from gemmdesc.kernels.specialised import SpecialisedConfig, specialised_fits
+from gemmdesc.kernels.specialised import LEAST_BY_ROWS, SpecialisedConfig
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variant import Constant, Variant
 
@@ -36,7 +36,7 @@ def _variant(
         "DEPENDENT": config.dependent, "OUT_LAYOUT": store[1].value, "WIDE_OFFSETS": store[2], "TURNS": config.turns,
         "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BESIDE_N": config.beside_n, "BLOCK_K": config.block_k,
         "GROUP_M": config.group_m, "STAGES": config.num_stages, "STORE_N": config.piece(stored.itemsize),
-        "STORE_BUFFERS": config.store_buffers,
+        "STORE_BUFFERS": config.store_buffers, "ALONE": config.alone,
     }  # fmt: skip
     return Variant(
         kernel=Structure.CHAIN_SPECIALISED.value, loaded=loaded, stored=stored, constants=tuple(constants.items()),
@@ -69,6 +69,6 @@ def enumerate_specialised_variants(shared_bytes: int) -> Iterator[Variant]:
     for config, loaded in product(configs_of(structure), OPERAND_DTYPES):
         assert isinstance(config, SpecialisedConfig)
         for stored, a, b, store in product(output_dtypes(loaded), _UNIT, _UNIT, stores):
-            fits = specialised_fits(config, structure, b_by_rows=b is Layout.ROWS, steps=1)
-            if fits and config.shared_bytes(loaded.itemsize, stored.itemsize) <= shared_bytes:
+            narrow = 0 < config.beside_n < LEAST_BY_ROWS and b is Layout.ROWS
+            if not narrow and config.shared_bytes(loaded.itemsize, stored.itemsize) <= shared_bytes:
                 yield _variant(config, loaded, stored, (a, b), store)

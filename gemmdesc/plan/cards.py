@@ -12,7 +12,6 @@ from gemmdesc.dtypes import DType
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep, multiplied_dtypes
 from gemmdesc.normal_form import zero_exponent_shows
 
-
 #: The one architecture whose warp groups multiply by wgmma.
 _WITH_WGMMA = "Hopper"
 

@@ -179,7 +179,8 @@ def _row(record: dict[str, Any]) -> TunedRow:
         key=TunedKey(
             steps=record["steps"], sliced=record["sliced"], sizes=(sizes[0], sizes[1], sizes[2]), **known
         ),
-        pick=TunedPick(structure=structure, config=config_from(structure, json.loads(record["config"]))), gain=record["gain"],
+        pick=TunedPick(structure=structure, config=config_from(structure, json.loads(record["config"]))),
+        gain=record["gain"],
         products=record["products"], example=(example[0], example[1], example[2]),
     )  # fmt: skip
 
