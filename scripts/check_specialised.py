@@ -1,6 +1,6 @@
 """Hold the specialised chain against a card: bytes of every config first, then its times.
 
-    PYTHONPATH=. python scripts/check_specialised.py OUT.json [--seconds 120] [--configs 0,3] [--no-times] [--silent 25]
+    PYTHONPATH=. python scripts/check_specialised.py OUT.json [--seconds 200] [--configs 0,3] [--no-times] [--silent 25]
 
 Each config runs in a process of its own, which is killed if it says nothing for ``--silent`` seconds: a hang costs
 that config only.  Bytes are the stock chain's (chain_tma, the same descriptor on any shape) in all four layouts, all
@@ -408,7 +408,7 @@ def tell_row(row: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path)
-    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--seconds", type=float, default=200.0)
     parser.add_argument("--silent", type=float, default=25.0, help="seconds after which a process counts as hung")
     parser.add_argument("--configs", type=lambda text: [int(x) for x in text.split(",")], help="their numbers")
     parser.add_argument("--no-times", action="store_true")

@@ -11,13 +11,22 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
+import torch
+import triton
+
 from gemmdesc.dtypes import DType
-from gemmdesc.kernels.compiling import compile_variant
+from gemmdesc.kernels.compiling import KERNELS, compile_variant, constants_of, options_of
 from gemmdesc.kernels.gluon_host import box_layout, descriptor_type
-from gemmdesc.kernels.loaded import loaded_kernel
+from gemmdesc.kernels.launch import launch_here
+from gemmdesc.kernels.loaded import load_step, loaded_kernel
+from gemmdesc.kernels.preparing import record
 from gemmdesc.kernels.specialised import SPECIALISED_CONFIGS, SpecialisedConfig
 from gemmdesc.kernels.variants import enumerate_variants
 from tests.script_modules import load_script
+from tests.test_kernels_choose import desc, meta
+from tests.test_kernels_prepared import HOST, NOTHING
+from tests.test_kernels_prepared import hopper as hopper
+from tests.test_specialised import chosen
 
 check_ptxas = load_script("check_ptxas")
 SHARED = 232448
@@ -128,3 +137,26 @@ def test_a_descriptor_names_the_layout_that_the_host_encodes() -> None:
     assert box_layout((64, 8), 2).swizzle_byte_width == 0
     assert box_layout((8, 64), 2).swizzle_byte_width == 128
     assert descriptor_type("fp16", (64, 32), 2).startswith("tensordesc<fp16[64, 32],NVMMASharedLayout(")
+
+
+@pytest.mark.parametrize("config", [SPECIALISED_CONFIGS[0], SPECIALISED_CONFIGS[4]], ids=name_of)
+def test_a_launch_finds_what_was_prepared_or_compiled_ahead(
+    config: SpecialisedConfig, hopper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = meta(520, 1000, 200, "rcr")
+    choice = chosen(desc(200), at, config)
+    (step,) = record(choice, at, NOTHING, HOST).steps
+    ahead = compile_variant(step.variant, capability=90)
+    loaded = load_step(step).owner.hash
+    # Later versions of Triton key a launch by more than what is compiled.
+    assert loaded == ahead.hash or not triton.__version__.startswith("3.6")
+    launched: list[Any] = []
+
+    def enqueue(variant: Any, programs: int, *arguments: Any) -> None:
+        kernel = KERNELS[variant.kernel]
+        launched.append(kernel.warmup(*arguments, grid=(programs,), **constants_of(variant), **options_of(variant)))
+
+    monkeypatch.setattr("gemmdesc.kernels.launch.enqueue", enqueue)
+    a, b = torch.empty(520, 200, dtype=torch.float16), torch.empty(1000, 200, dtype=torch.float16).T
+    launch_here(choice, a, b, torch.empty(520, 1000, dtype=torch.float16))
+    assert [kernel.hash for kernel in launched] == [loaded]

@@ -121,10 +121,9 @@ def compile_variant(variant: Variant, *, capability: int) -> Any:
 def _descriptors(variant: Variant, constants: Mapping[str, Any]) -> dict[str, str]:
     """The signature of every tensor descriptor that the variant's kernel takes."""
     if variant.kernel == Structure.CHAIN_SPECIALISED.value:
-        boxes = boxes_of(constants)
         return {
             name: _specialised(variant.stored if name.startswith("out") else variant.loaded, box)
-            for name, box in boxes.items()
+            for name, box in boxes_of(constants).items()
         }
     kmajor = variant.kernel == "kmajor_chain"
     if not kmajor and "A_ROWS" not in constants:
