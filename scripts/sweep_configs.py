@@ -11,7 +11,8 @@ are compiled ahead by all cores.  OUT.json has a claim with counts, and of each 
 same draws would have shown it; it is rewritten after every batch, and says at which point of the grid to ``--start``
 next.  Exits 1 where bytes differ.
 
-``--features``: of 16-bit chains only configs that have one of these, beside the default.
+``--features``: of 16-bit chains only configs that have one of these, or are of such a structure (chain_specialised),
+beside the default.
 
 ``--rehearse`` needs no GPU: Triton's interpreter (TRITON_INTERPRET=1) with the tests' exact matrix steps, 16-bit only.
 """
@@ -34,6 +35,7 @@ from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import KernelChoice
 from gemmdesc.kernels.competing import TunableChoice, competing
 from gemmdesc.kernels.config import Feature
+from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.unasked import features_of
 from gemmdesc.kernels.variant import Variant
 from gemmdesc.plan import needed_variants
@@ -73,11 +75,14 @@ class Place:
 
 
 def keeping(names: str) -> Keep:
-    """Configs with one of the features named, between commas; all where there is no name."""
-    features = {Feature(name) for name in filter(None, names.split(","))}
+    """Configs with one of the features, or of one of the structures, named between commas; all without a name."""
+    known = {f.value for f in Feature}
+    given = [*filter(None, names.split(","))]
+    features = {Feature(name) for name in given if name in known}
+    structures = {Structure(name) for name in given if name not in known}
 
     def keep(choice: TunableChoice) -> bool:
-        return not features or (
+        return not given or choice.structure in structures or (
             isinstance(choice, KernelChoice) and bool(features & features_of(choice.structure, choice.config))
         )
 
