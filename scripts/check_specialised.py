@@ -201,8 +201,7 @@ def named(config: Any) -> str:
     c = config
     if not isinstance(c, SpecialisedConfig):
         return f"stock {c.block_m}x{c.block_n}x{c.block_k} {c.num_warps}w {c.num_stages}s" + " dependent" * c.dependent
-    turns = "alone" if c.alone else "turns" if c.turns else "shared"
-    return f"{c.block_m}x{c.columns}x{c.block_k} {turns} {c.num_stages}s {c.store_n}/{c.store_buffers}" + (
+    return f"{c.block_m}x{c.columns}x{c.block_k} {c.sharing} {c.num_stages}s {c.store_n}/{c.store_buffers}" + (
         " dependent" if c.dependent else ""
     )
 

@@ -206,7 +206,9 @@ def test_a_prepared_program_hands_over_what_was_recorded() -> None:
 
 def test_a_report_tells_its_whole_tile() -> None:
     choice = chosen(desc(2048), meta(512, 4608, 2048, "rcr"), SPECIALISED_CONFIGS[2])
-    assert in_a_word(choice) == "chain_specialised 256x144x64, 4 warps, 4 stages"
+    assert in_a_word(choice) == "chain_specialised 256x144x64, 4 warps, 4 stages, shared"
+    choice = chosen(desc(2048), meta(512, 4608, 2048, "rcr"), replace(SPECIALISED_CONFIGS[3], dependent=True))
+    assert in_a_word(choice) == "chain_specialised 256x144x64, 4 warps, 4 stages, alone, dependent"
 
 
 def test_shared_memory_fits_with_either_output() -> None:

@@ -65,6 +65,11 @@ class SpecialisedConfig(KernelConfig):
                 raise InvalidInputError(f"{name} must be at least {fewest} (got {getattr(self, name)})")
 
     @property
+    def sharing(self) -> str:
+        """What the groups do, in a word: take ``turns``, or tiles ``shared``, or one of them ``alone``."""
+        return "alone" if self.alone else "turns" if self.turns else "shared"
+
+    @property
     def groups_of_rows(self) -> int:
         """Into how many parts the rows of a tile are shared."""
         return 1 if self.turns else 2

@@ -10,6 +10,7 @@ from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel
 from gemmdesc.kernels.config import Feature
+from gemmdesc.kernels.specialised import SpecialisedConfig
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tiled import Choice
 from gemmdesc.kernels.unasked import features_of
@@ -92,4 +93,5 @@ def in_a_word(kernel: Choice) -> str:
     c = kernel.config
     tile = f"{c.block_m}x{c.columns}x{c.block_k}, {c.num_warps} warps, {c.num_stages} stages"
     packed, dependent = " packed" if kernel.packing else "", ", dependent" if c.dependent else ""
-    return f"{kernel.structure.value}{packed} {tile}{dependent}"
+    shared = f", {c.sharing}" if isinstance(c, SpecialisedConfig) else ""
+    return f"{kernel.structure.value}{packed} {tile}{shared}{dependent}"
