@@ -166,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument("--shard", default="0/1", help="i/n: every n-th shape from the i-th on")
         command.add_argument("--runs", type=int, default=1, help="sessions that each shape is to be timed in")
         command.add_argument("--rounds", type=int, default=7)
-        command.add_argument("--configs", default="", help="other schedules, such as usual")
+        command.add_argument("--configs", default="", help="other schedules, such as usual or chain_specialised")
         command.add_argument("--compiled", type=int, help="shapes a group, torch.compile too; 8 with --only-compiled")
         command.add_argument("--only-compiled", action="store_true", help="those shapes alone")
         command.add_argument("--seed", type=int, default=0)

@@ -11,8 +11,9 @@ are compiled ahead by all cores.  OUT.json has a claim with counts, and of each 
 same draws would have shown it; it is rewritten after every batch, and says at which point of the grid to ``--start``
 next.  Exits 1 where bytes differ.
 
-``--features``: of 16-bit chains only configs that have one of these, beside the default; points without any are left
-out.  ``--most``: so many configs at a point, drawn anew at each, as every one takes seconds to compile.
+``--features``: of 16-bit chains only configs that have one of these, or are of such a structure (chain_specialised),
+beside the default; points without any are left out.  ``--most``: so many configs at a point, drawn anew at each, as
+every one takes seconds to compile.
 
 ``--rehearse`` needs no GPU: Triton's interpreter (TRITON_INTERPRET=1) with the tests' exact matrix steps, 16-bit only.
 """
@@ -24,7 +25,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import islice
 from pathlib import Path
@@ -32,10 +33,12 @@ from random import Random
 from typing import Any
 
 from gemmdesc.errors import Declined
+from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import KernelChoice
 from gemmdesc.kernels.competing import TunableChoice, competing, pick_of
 from gemmdesc.kernels.config import Feature
 from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tuned import TunedPick
 from gemmdesc.kernels.unasked import features_of
 from gemmdesc.kernels.variant import Variant
@@ -59,13 +62,14 @@ class Place:
     shared_bytes: int
     name: str
     ahead: Ahead | None = None
+    card: CardArithmetic = CARD
 
     def meta(self, point: Combination) -> KernelMeta:
         return point.meta(self.sm_count, self.shared_bytes)
 
     def picks(self, point: Combination, keep: Keep, most: int) -> frozenset[TunedPick]:
         """What runs at ``point`` beside the default: all that ``keep`` says, or ``most`` of them, drawn."""
-        choices = competing(point.desc, self.meta(point), CARD)
+        choices = competing(point.desc, self.meta(point), self.card)
         found = [] if isinstance(choices, Declined) else [pick_of(c) for c in choices[1:] if keep(c)]
         return frozenset(Random(str(point)).sample(found, most) if 0 < most < len(found) else found)
 
@@ -76,7 +80,7 @@ class Place:
         wanted: dict[Variant, None] = {}
         for point, picks in points.items():
             meta = self.meta(point)
-            choices = competing(point.desc, meta, CARD)
+            choices = competing(point.desc, meta, self.card)
             if not isinstance(choices, Declined):
                 kept = (choices[0], *(c for c in choices[1:] if pick_of(c) in picks))
                 wanted |= dict.fromkeys(v for c in kept for v in needed_variants(c, meta))
@@ -84,11 +88,14 @@ class Place:
 
 
 def keeping(names: str) -> Keep:
-    """Configs with one of the features named, between commas; all where there is no name."""
-    features = {Feature(name) for name in filter(None, names.split(","))}
+    """Configs with one of the features, or of one of the structures, named between commas; all without a name."""
+    known = {f.value for f in Feature}
+    given = [*filter(None, names.split(","))]
+    features = {Feature(name) for name in given if name in known}
+    structures = {Structure(name) for name in given if name not in known}
 
     def keep(choice: TunableChoice) -> bool:
-        return not features or (
+        return not given or choice.structure in structures or (
             isinstance(choice, KernelChoice) and bool(features & features_of(choice.structure, choice.config))
         )
 
@@ -100,7 +107,9 @@ def here(rehearse: bool) -> Place:
         from tests.interpreted_kernels import patch_interpreter
 
         patch_interpreter()
-        return Place(device="cpu", sm_count=3, shared_bytes=232448, name="none (interpreter)")
+        # Warps that wait for one another are nothing that the interpreter runs.
+        card = replace(CARD, wgmma=False)
+        return Place(device="cpu", sm_count=3, shared_bytes=232448, name="none (interpreter)", card=card)
     import torch
 
     if not torch.cuda.is_available():
@@ -184,8 +193,8 @@ def main() -> int:
                     break
                 if point in picks:
                     sweep_point(
-                        point, CARD, families[name], meta=place.meta(point), place=place.device, draws=options.draws,
-                        seed=options.seed + reached + i, keep=lambda c, kept=picks[point]: pick_of(c) in kept,
+                        point, place.card, families[name], meta=place.meta(point), place=place.device,
+                        draws=options.draws, seed=options.seed + reached + i, keep=lambda c, kept=picks[point]: pick_of(c) in kept,
                     )  # fmt: skip
         if time.monotonic() - began <= options.seconds:
             reached += batch

@@ -13,6 +13,7 @@ from gemmdesc.descriptor import Contiguous
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.competing import competing, pick_of
+from gemmdesc.kernels.structure import Structure
 from gemmdesc.plan.cards import card_arithmetic
 from gemmdesc.verification.combinations import AXES, FAMILIES, Swept, combinations, grid_size, merged
 from tests.test_kernels_interpreted import told
@@ -63,6 +64,10 @@ def test_the_sweep_may_be_of_some_features_only(monkeypatch: pytest.MonkeyPatch)
     assert all(c.config.dependent for c in kept["dependent"])  # type: ignore[union-attr]
     both = list(filter(script.keeping("one_launch,narrow"), choices))
     assert {pick_of(c) for c in both} == {pick_of(c) for name in ("one_launch", "narrow") for c in kept[name]}
+    whole = (competing(p.desc, p.meta(132, 232448), CARD) for p in combinations("16-bit", CARD, 0) if not p.desc.cuts)
+    keep = script.keeping("chain_specialised")
+    own = next(filter(None, (list(filter(keep, c)) for c in whole if isinstance(c, tuple))))
+    assert all(c.structure is Structure.CHAIN_SPECIALISED for c in own)
     with pytest.raises(ValueError, match="wider"):
         script.keeping("wider")
 

@@ -169,7 +169,7 @@ def _chain(
     chain = choose_kernel(alone, stored, card, tuned=tuned, unasked=frozenset())
     if not isinstance(chain, KernelChoice) or chain.merges or chain.slices.count != 1:
         return None
-    if chain.structure in (Structure.CHAIN_TMA, Structure.CHAIN_WIDE):
+    if chain.structure in (Structure.CHAIN_TMA, Structure.CHAIN_WIDE, Structure.CHAIN_SPECIALISED):
         if chain.config not in FUSED_CONFIGS:
             chosen = choose_kernel(alone, stored, card, configs=SINGLE_CONFIGS, structure=Structure.CHAIN_TMA)
             if not isinstance(chosen, KernelChoice):

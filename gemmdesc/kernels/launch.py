@@ -18,6 +18,7 @@ from gemmdesc.kernels.compiling import KERNELS, constants_of, options_of
 from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.launch_lanes import launch_lanes
 from gemmdesc.kernels.launch_nest import launch_nest
+from gemmdesc.kernels.launch_specialised import launch_specialised
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.recording import RECORDER, zero_counters
@@ -150,6 +151,9 @@ def launch_chain(
         _launch_pointers(choice, a, b, target, slice_stride)
         return
     a, b, span = packed_operands(choice, a, b)
+    if choice.structure is Structure.CHAIN_SPECIALISED:
+        launch_specialised(choice, a, b, target, span, enqueue)
+        return
     _launch_tma(choice, a, b, target, span, slice_stride)
 
 

@@ -15,7 +15,8 @@ class Structure(Enum):
     Balanced chains are runs of slices that chain kernels store, and their folds.  K-major chains multiply 8-bit floats
     and tfloat32, fma chains float32 on CUDA cores.  Regions are rectangles of the product with kernels of their own.
     Finished ones are sums in scratch, and one kernel that folds them and does what opens or follows the sum.  Fused
-    ones do what eager torch would do after the product.
+    ones do what eager torch would do after the product.  A specialised chain is the first one of whole chains by warps
+    that each do one thing.
     """
 
     CHAIN_TMA = "chain_tma"
@@ -34,11 +35,13 @@ class Structure(Enum):
     REGIONS = "regions"
     FINISHED = "finished"
     FUSED = "fused"
+    CHAIN_SPECIALISED = "chain_specialised"
 
     @property
     def by_descriptor(self) -> bool:
         """Whether operands are read through tensor descriptors."""
-        return self in (Structure.CHAIN_TMA, Structure.CHAIN_WIDE, Structure.FOLDED_CHAIN, Structure.MERGED_TMA)
+        chains = (Structure.CHAIN_TMA, Structure.CHAIN_WIDE, Structure.CHAIN_SPECIALISED)
+        return self in (*chains, Structure.FOLDED_CHAIN, Structure.MERGED_TMA)
 
     @property
     def merged(self) -> bool:

@@ -26,6 +26,7 @@ from gemmdesc.kernels.variants_fma import enumerate_fma_variants
 from gemmdesc.kernels.variants_fused import enumerate_fused_variants
 from gemmdesc.kernels.variants_kmajor import enumerate_kmajor_variants
 from gemmdesc.kernels.variants_lanes import enumerate_lane_variants, lane_variant
+from gemmdesc.kernels.variants_specialised import enumerate_specialised_variants, specialised_variant
 
 _MERGE = "merge"
 #: Elements that one program of the merge folds.
@@ -49,6 +50,8 @@ _POINTER_LAYOUTS = (
 
 def chain_variant(choice: KernelChoice) -> Variant:
     """The kernel that computes the slices of ``choice``."""
+    if choice.structure is Structure.CHAIN_SPECIALISED:
+        return specialised_variant(choice)
     return _chain_variant(
         choice.structure,
         choice.config,
@@ -255,6 +258,7 @@ def enumerate_variants(shared_bytes: int) -> frozenset[Variant]:
         *enumerate_kmajor_variants(shared_bytes),
         *enumerate_fma_variants(),
         *enumerate_fused_variants(shared_bytes),
+        *enumerate_specialised_variants(shared_bytes),
     )
     return frozenset(parts)
 
