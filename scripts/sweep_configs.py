@@ -194,7 +194,8 @@ def main() -> int:
                 if point in picks:
                     sweep_point(
                         point, place.card, families[name], meta=place.meta(point), place=place.device,
-                        draws=options.draws, seed=options.seed + reached + i, keep=lambda c, kept=picks[point]: pick_of(c) in kept,
+                        draws=options.draws, seed=options.seed + reached + i,
+                        keep=lambda c, kept=picks[point]: pick_of(c) in kept,
                     )  # fmt: skip
         if time.monotonic() - began <= options.seconds:
             reached += batch
