@@ -28,6 +28,7 @@ from gemmdesc.descriptor import (
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.choose import choose_kernel
+from gemmdesc.kernels.config import Feature
 from gemmdesc.kernels.launch import TORCH_TYPES
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.structure import Structure
@@ -71,9 +72,11 @@ class Described:
     @property
     def choice(self) -> Choice:
         structure = Structure(self.structure)
+        asked = structure.merged or structure in (Structure.CHAIN_TMA, Structure.CHAIN_WIDE)
+        wide = frozenset({Feature.WIDE}) if structure is Structure.CHAIN_WIDE else None
         found: Choice | Declined = (
-            choose_kernel(self.desc, self.meta, CARD, structure=structure)
-            if structure.merged or structure is Structure.CHAIN_TMA else choose_whole(self.desc, self.meta, CARD)
+            choose_kernel(self.desc, self.meta, CARD, structure=structure, unasked=wide)
+            if asked else choose_whole(self.desc, self.meta, CARD)
         )  # fmt: skip
         if isinstance(found, Declined):
             raise SystemExit(f"{self.name} must have a kernel (got {found.reason})")
@@ -105,6 +108,7 @@ def described() -> tuple[Described, ...]:
     return (
         Described(structure="chain_tma", desc=chain(512), m=256, n=256, k=512),
         Described(structure="chain_tma", desc=chain(512), m=256, n=256, k=512, layouts="rcc"),
+        Described(structure="chain_wide", desc=chain(512), m=256, n=256, k=512),
         Described(structure="chain_tma", desc=slices, m=80, n=96, k=4096),
         Described(structure="merged_tma", desc=slices, m=80, n=96, k=4096),
         Described(structure="merged_tma", desc=slices, m=8, n=4096, k=4096, layouts="rcr"),
