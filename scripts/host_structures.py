@@ -28,6 +28,7 @@ from gemmdesc.descriptor import (
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.choose import choose_kernel
+from gemmdesc.kernels.config import Feature
 from gemmdesc.kernels.launch import TORCH_TYPES
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.structure import Structure
@@ -39,7 +40,7 @@ CARD = card_arithmetic("sm_90")
 #: What the card of these products has; none of them needs more.
 SM_COUNT, SHARED_BYTES = 132, 227 * 1024
 #: Structures that others may be faster than.
-ASKED_FOR = (Structure.CHAIN_TMA, Structure.CHAIN_SPECIALISED)
+ASKED_FOR = (Structure.CHAIN_TMA, Structure.CHAIN_WIDE, Structure.CHAIN_SPECIALISED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +74,11 @@ class Described:
     @property
     def choice(self) -> Choice:
         structure = Structure(self.structure)
+        asked = structure.merged or structure in ASKED_FOR
+        wide = frozenset({Feature.WIDE}) if structure is Structure.CHAIN_WIDE else None
         found: Choice | Declined = (
-            choose_kernel(self.desc, self.meta, CARD, structure=structure)
-            if structure.merged or structure in ASKED_FOR else choose_whole(self.desc, self.meta, CARD)
+            choose_kernel(self.desc, self.meta, CARD, structure=structure, unasked=wide)
+            if asked else choose_whole(self.desc, self.meta, CARD)
         )  # fmt: skip
         if isinstance(found, Declined):
             raise SystemExit(f"{self.name} must have a kernel (got {found.reason})")
@@ -107,6 +110,7 @@ def described() -> tuple[Described, ...]:
     return (
         Described(structure="chain_tma", desc=chain(512), m=256, n=256, k=512),
         Described(structure="chain_tma", desc=chain(512), m=256, n=256, k=512, layouts="rcc"),
+        Described(structure="chain_wide", desc=chain(512), m=256, n=256, k=512),
         Described(structure="chain_tma", desc=slices, m=80, n=96, k=4096),
         Described(structure="chain_specialised", desc=chain(512), m=512, n=640, k=512, layouts="rcr"),
         Described(structure="chain_specialised", desc=chain(512), m=512, n=640, k=512, layouts="ccc"),

@@ -29,7 +29,6 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, LaunchError
 from gemmdesc.kernels.choose import MOST_COUNTED, KernelChoice, choose_kernel
 from gemmdesc.kernels.compiling import KERNELS, compile_variant, compiled_variants, constants_of, options_of
-from gemmdesc.kernels.config import Feature
 from gemmdesc.kernels.counters import UNIT, Counters, device_counters
 from gemmdesc.kernels.launch_loop import launch_loop
 from gemmdesc.kernels.launch_tiled import launch_choice
@@ -92,10 +91,8 @@ def two_launches(descriptor: GEMMDesc, at: KernelMeta) -> KernelChoice:
 
 def one_launch(descriptor: GEMMDesc, at: KernelMeta) -> KernelChoice:
     """Slices that the last program of a tile folds."""
-    choice = choose_kernel(descriptor, at, CARD, unasked=frozenset({Feature.ONE_LAUNCH}))
-    assert isinstance(choice, KernelChoice)
-    assert choice.structure.merged
-    return choice
+    found = (choose_kernel(descriptor, at, CARD, structure=structure) for structure in Structure if structure.merged)
+    return next(choice for choice in found if isinstance(choice, KernelChoice))
 
 
 def prepared(descriptor: GEMMDesc, at: KernelMeta, device: FakeDevice, choice: Choice | None = None) -> PreparedProgram:

@@ -49,7 +49,7 @@ def pays_unasked(
     One launch: the estimate weighs it against a fold of its own.  Narrow: for slices that one launch folds; whole
     chains gained nothing.  Dependent: for whole chains of which each program has one, or which are shorter than the
     pipeline; a longer loop over tiles loses more by letting the next kernel start than that gains by it.  What no
-    card has compared yet, pipelines of their own and dependent launches of large tiles, is never picked.
+    card has compared yet, tiles of two widths and dependent launches of large ones, is never picked.
     """
     if not compared(structure, config) or (structure.by_descriptor and config.thin and not structure.merged):
         return False
