@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from gemmdesc.descriptor import FusedDot
 from gemmdesc.dropin import LibrarySource
 from gemmdesc.errors import Declined
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.plan import describe
 from gemmdesc.problem import AlgoConfig, GemmProblem, Refused
-from gemmdesc.profiles import family_of, index_profile, packaged_folder, read_profile
+from gemmdesc.profiles import ProfileRow, RuleOutcome, family_of, index_profile, packaged_folder, read_profile
 from gemmdesc.profiles.lookup import is_published
+
+
+def on_tensor_cores(row: ProfileRow) -> bool:
+    """Whether a row has a rule of matrix steps; those of CUDA-core kernels are for few rows or columns."""
+    return isinstance(row.outcome, RuleOutcome) and isinstance(row.outcome.rule.structure.accumulator.step, FusedDot)
 
 
 def made_up_source() -> LibrarySource:
@@ -26,7 +32,7 @@ def made_up_source() -> LibrarySource:
 
     @lru_cache(maxsize=4096)
     def heuristic(p: GemmProblem) -> AlgoConfig | Refused:
-        rows = [r for r in profile.rows if r.key.family == family_of(p)]
+        rows = [r for r in profile.rows if r.key.family == family_of(p) and on_tensor_cores(r)]
         answers = [r.evidence.example.answer for r in rows]
         start = p.n * len(answers) // 97
         for answer in answers[start % max(1, len(answers)) :] + answers:

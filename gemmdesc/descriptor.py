@@ -4,6 +4,8 @@ The specification is ``docs/descriptor.md``.  In short: the k axis is cut by a n
 the parts of a cut are folded as one ascending chain; what is left inside the innermost cut is summed by one
 :class:`Accumulator`, a chain of steps that each close with one rounding; then the epilogue runs and the result is
 rounded to the output type.  After paper 000 (arXiv 2609.11356), sections 3.2 and 4, in a tagged form.
+
+Layouts, epilogue steps and pointwise steps have modules of their own; all names are to be had here.
 """
 
 from __future__ import annotations
@@ -12,8 +14,21 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import get_args
 
+from gemmdesc.descriptor_fields import OPTIONAL, VARIABLE, require_at_least, require_instance, require_integer
 from gemmdesc.dtypes import DType
+from gemmdesc.epilogue_steps import AddBias as AddBias
+from gemmdesc.epilogue_steps import AddC as AddC
+from gemmdesc.epilogue_steps import CastTo as CastTo
+from gemmdesc.epilogue_steps import EpilogueStep as EpilogueStep
+from gemmdesc.epilogue_steps import Relu as Relu
+from gemmdesc.epilogue_steps import Scale as Scale
+from gemmdesc.epilogue_steps import ScaleOutput as ScaleOutput
 from gemmdesc.errors import DescriptorError
+from gemmdesc.layouts import Balanced as Balanced
+from gemmdesc.layouts import Contiguous as Contiguous
+from gemmdesc.layouts import Layout as Layout
+from gemmdesc.layouts import Short as Short
+from gemmdesc.layouts import Strided as Strided
 from gemmdesc.pointwise import Add as Add
 from gemmdesc.pointwise import Approximate as Approximate
 from gemmdesc.pointwise import AtLeast as AtLeast
@@ -24,22 +39,9 @@ from gemmdesc.pointwise import GeluArgument as GeluArgument
 from gemmdesc.pointwise import GeluResult as GeluResult
 from gemmdesc.pointwise import GeluTanhApprox as GeluTanhApprox
 from gemmdesc.pointwise import Multiply as Multiply
-from gemmdesc.pointwise import PointwiseStep
 from gemmdesc.pointwise import Sigmoid as Sigmoid
 from gemmdesc.pointwise import Silu as Silu
 from gemmdesc.pointwise import Tanh as Tanh
-
-#: Marks an integer field that a rule may give as an expression in the problem and the answer.
-VARIABLE = {"variable": True}
-#: Marks a field that the text and JSON forms leave out where it has its default.
-OPTIONAL = {"optional": True}
-
-
-class Short(Enum):
-    """Where the short one of otherwise equal contiguous parts falls."""
-
-    FIRST = "first"
-    LAST = "last"
 
 
 class Start(Enum):
@@ -55,55 +57,6 @@ class Rounding(Enum):
     TOWARD_ZERO = "toward_zero"
     NEAREST_EVEN = "nearest_even"
     NEAREST_AWAY = "nearest_away"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contiguous:
-    """Parts of ``span`` consecutive k; the short part, if any, falls as ``short`` says.  ``span`` >= 1."""
-
-    span: int = field(metadata=VARIABLE)
-    short: Short = Short.LAST
-
-    def __post_init__(self) -> None:
-        _at_least("contiguous.span", self.span, 1)
-        _instance("contiguous.short", self.short, Short)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Strided:
-    """``count`` parts; units of ``unit`` consecutive k are dealt to them in turn, the first unit to part 0."""
-
-    count: int = field(metadata=VARIABLE)
-    unit: int = field(metadata=VARIABLE)
-
-    def __post_init__(self) -> None:
-        _at_least("strided.count", self.count, 1)
-        _at_least("strided.unit", self.unit, 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Balanced:
-    """``count`` contiguous parts of whole units of ``unit`` consecutive k (the last unit may be short).
-
-    Of U units every part has U // ``count``, and the last U mod ``count`` parts one more.
-    """
-
-    count: int = field(metadata=VARIABLE)
-    unit: int = field(metadata=VARIABLE)
-
-    def __post_init__(self) -> None:
-        _at_least("balanced.count", self.count, 1)
-        _at_least("balanced.unit", self.unit, 1)
-
-    def ends(self, length: int) -> tuple[int, ...]:
-        """Where the parts of ``length`` k end (exclusive), ascending; a part may be empty."""
-        each, more = divmod(-(-length // self.unit), self.count)
-        longer = self.count - more
-        ends = (each * (i + 1) + max(0, i + 1 - longer) for i in range(self.count))
-        return tuple(min(length, end * self.unit) for end in ends)
-
-
-Layout = Contiguous | Strided | Balanced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,15 +85,15 @@ class Cut:
     opening: tuple[EpilogueStep, ...] = field(default=(), metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
-        _instance("cut.open_end", self.open_end, bool)
-        _instance("cut.opening", self.opening, tuple)
+        require_instance("cut.open_end", self.open_end, bool)
+        require_instance("cut.opening", self.opening, tuple)
         for i, step in enumerate(self.opening):
-            _instance(f"cut.opening.{i}", step, *get_args(EpilogueStep))
-        _instance("cut.layout", self.layout, Contiguous, Strided, Balanced)
-        _instance("cut.fold", self.fold, tuple)
+            require_instance(f"cut.opening.{i}", step, *get_args(EpilogueStep))
+        require_instance("cut.layout", self.layout, Contiguous, Strided, Balanced)
+        require_instance("cut.fold", self.fold, tuple)
         for i, layout in enumerate(self.fold):
-            _instance(f"cut.fold.{i}", layout, Contiguous, Strided, Balanced)
-        _instance("cut.start", self.start, Start)
+            require_instance(f"cut.fold.{i}", layout, Contiguous, Strided, Balanced)
+        require_instance("cut.start", self.start, Start)
         for name in ("partial_dtype", "merge_dtype"):
             if getattr(self, name) not in (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16):
                 raise DescriptorError(
@@ -160,7 +113,7 @@ class ResidueFirst:
     k_loop_step: int = field(metadata=VARIABLE)
 
     def __post_init__(self) -> None:
-        _at_least("residue_first.k_loop_step", self.k_loop_step, 1)
+        require_at_least("residue_first.k_loop_step", self.k_loop_step, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,12 +133,12 @@ class FusedDot:
     accumulator_dtype: DType = DType.FLOAT32
 
     def __post_init__(self) -> None:
-        _at_least("fused_dot.fraction_bits", self.fraction_bits, 1)
-        _at_least("fused_dot.output_bits", self.output_bits, 1)
-        _instance("fused_dot.rounding", self.rounding, Rounding)
+        require_at_least("fused_dot.fraction_bits", self.fraction_bits, 1)
+        require_at_least("fused_dot.output_bits", self.output_bits, 1)
+        require_instance("fused_dot.rounding", self.rounding, Rounding)
         if self.rounding not in (Rounding.TOWARD_ZERO, Rounding.NEAREST_EVEN):
             raise DescriptorError(f"fused_dot.rounding must be toward_zero or nearest_even (got {self.rounding})")
-        _integer("fused_dot.zero_exponent", self.zero_exponent)
+        require_integer("fused_dot.zero_exponent", self.zero_exponent)
         if self.accumulator_dtype not in (DType.FLOAT32, DType.FLOAT16):
             raise DescriptorError(
                 f"fused_dot.accumulator_dtype must be float32 or float16 (got {self.accumulator_dtype})"
@@ -203,8 +156,8 @@ class ScalarStep:
     start: Start = Start.ZERO
 
     def __post_init__(self) -> None:
-        _instance("scalar_step.fused", self.fused, bool)
-        _instance("scalar_step.start", self.start, Start)
+        require_instance("scalar_step.fused", self.fused, bool)
+        require_instance("scalar_step.start", self.start, Start)
 
     @property
     def opening(self) -> float:
@@ -221,9 +174,9 @@ class Accumulator:
     step: FusedDot | ScalarStep
 
     def __post_init__(self) -> None:
-        _at_least("accumulator.instruction_k", self.instruction_k, 1)
-        _instance("accumulator.residue", self.residue, ResidueLast, ResidueFirst)
-        _instance("accumulator.step", self.step, FusedDot, ScalarStep)
+        require_at_least("accumulator.instruction_k", self.instruction_k, 1)
+        require_instance("accumulator.residue", self.residue, ResidueLast, ResidueFirst)
+        require_instance("accumulator.step", self.step, FusedDot, ScalarStep)
         if isinstance(self.step, ScalarStep) and self.instruction_k != 1:
             raise DescriptorError(
                 f"accumulator.instruction_k must be 1 for a scalar step (got {self.instruction_k})"
@@ -240,66 +193,7 @@ class OperandCast:
     def __post_init__(self) -> None:
         if self.dtype is not DType.TFLOAT32:
             raise DescriptorError(f"operand_cast.dtype must be tfloat32 (got {self.dtype})")
-        _instance("operand_cast.rounding", self.rounding, Rounding)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """Multiply by alpha, one float32 rounding.
-
-    The scales of 8-bit operands are part of alpha: their product is formed in float32, then times alpha proper.
-    """
-
-
-@dataclass(frozen=True, kw_only=True)
-class AddC:
-    """Add beta x C: one float32 rounding if ``fused``, else one for the product and one for the sum."""
-
-    fused: bool
-
-    def __post_init__(self) -> None:
-        _instance("add_c.fused", self.fused, bool)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AddBias:
-    """Add a bias, one float32 rounding."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Relu:
-    """max(x, +0.0); of a NaN that NaN, or +0.0 where not ``keeps_nan`` (PTX's ``max.NaN`` and ``max``)."""
-
-    keeps_nan: bool = field(default=True, metadata=OPTIONAL)
-
-    def __post_init__(self) -> None:
-        _instance("relu.keeps_nan", self.keeps_nan, bool)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CastTo:
-    """Round the running value to ``dtype``, nearest even, and go on from there in float32.
-
-    ``overflows``, of an 8-bit float: what lies beyond the largest finite value becomes infinity, or NaN with its sign
-    where the type has no infinity; otherwise it becomes that value.
-    """
-
-    dtype: DType
-    overflows: bool = field(default=False, metadata=OPTIONAL)
-
-    def __post_init__(self) -> None:
-        _instance("cast_to.dtype", self.dtype, DType)
-        _instance("cast_to.overflows", self.overflows, bool)
-        if self.overflows and self.dtype not in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2):
-            raise DescriptorError(f"cast_to.overflows must be False but for an 8-bit float (got {self.dtype.value})")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScaleOutput:
-    """Multiply by the scale of an 8-bit output, one float32 rounding."""
-
-
-EpilogueStep = Scale | AddC | AddBias | Relu | CastTo | ScaleOutput | GeluTanhApprox | PointwiseStep
+        require_instance("operand_cast.rounding", self.rounding, Rounding)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,13 +220,13 @@ class GEMMDesc:
 
     def __post_init__(self) -> None:
         for name in ("a_dtype", "b_dtype", "output_dtype"):
-            _instance(name, getattr(self, name), DType)
-        _at_least("summed_k", self.summed_k, 0)
-        _instance("accumulator", self.accumulator, Accumulator)
+            require_instance(name, getattr(self, name), DType)
+        require_at_least("summed_k", self.summed_k, 0)
+        require_instance("accumulator", self.accumulator, Accumulator)
         for name, kinds in (("cuts", (Cut,)), ("epilogue", get_args(EpilogueStep))):
-            _instance(name, getattr(self, name), tuple)
+            require_instance(name, getattr(self, name), tuple)
             for i, item in enumerate(getattr(self, name)):
-                _instance(f"{name}.{i}", item, *kinds)
+                require_instance(f"{name}.{i}", item, *kinds)
         for i, step in enumerate(self.epilogue):
             last = i + 1 == len(self.epilogue) and getattr(step, "dtype", None) is self.output_dtype
             if isinstance(step, CastTo) and step.overflows and not last:
@@ -344,7 +238,7 @@ class GEMMDesc:
             cast = getattr(self, f"{name}_cast")
             if cast is not None and dtype is not DType.FLOAT32:
                 raise DescriptorError(f"{name}_cast must cast float32 elements (got {dtype.value})")
-            _instance(f"{name}_cast", cast, OperandCast, type(None))
+            require_instance(f"{name}_cast", cast, OperandCast, type(None))
 
     @property
     def overflows(self) -> bool:
@@ -360,18 +254,3 @@ class GEMMDesc:
         narrow = [isinstance(s, CastTo) and s.dtype is not DType.FLOAT32 for s in steps[-2:-1]]
         widened = narrow == [True] and steps[-1] == CastTo(dtype=DType.FLOAT32)
         return self.output_dtype is DType.FLOAT32 and widened
-
-
-def _instance(name: str, value: object, *kinds: type) -> None:
-    if not isinstance(value, kinds):
-        raise DescriptorError(f"{name} must be a {' or a '.join(kind.__name__ for kind in kinds)} (got {value!r})")
-
-
-def _integer(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise DescriptorError(f"{name} must be an integer (got {value!r})")
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise DescriptorError(f"{name} must be an integer of at least {least} (got {value!r})")

@@ -2,15 +2,20 @@
 
 Everything is stated in cuBLASLt's own column-major terms: D (m x n) = alpha op(A) op(B) + beta C with leading
 dimensions in elements.  torch's row-major product C = A B is the problem of its transposes, C^T = B^T A^T.
+
+Who it is stands in :mod:`gemmdesc.identities`; its names are to be had here too.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
+from gemmdesc.identities import DeviceId as DeviceId
+from gemmdesc.identities import LibraryId as LibraryId
+from gemmdesc.identities import LibraryVersion as LibraryVersion
 
 
 class Transpose(Enum):
@@ -226,64 +231,9 @@ class Launch:
         return tuple(k.name for k in self.kernels)
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
-class LibraryVersion:
-    major: int
-    minor: int
-    patch: int
-
-    @classmethod
-    def from_packed(cls, packed: int) -> LibraryVersion:
-        """From ``cublasLtGetVersion``: 130100 is 13.1.0, 131000 is 13.10.0."""
-        return cls(major=packed // 10000, minor=packed // 100 % 100, patch=packed % 100)
-
-    @classmethod
-    def parse(cls, text: str) -> LibraryVersion:
-        """From ``13.1.0``.
-
-        Raises:
-            InvalidInputError: not three dotted integers.
-        """
-        parts = text.split(".")
-        if len(parts) != 3 or not all(p.isascii() and p.isdigit() for p in parts):
-            raise InvalidInputError(f"version must be three dotted integers (got {text!r})")
-        return cls(major=int(parts[0]), minor=int(parts[1]), patch=int(parts[2]))
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}.{self.patch}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LibraryId:
-    """Which cuBLASLt answered.  Equality is that of version and ``build_id`` (ELF build-id, hex, or "" if stripped)."""
-
-    version: LibraryVersion
-    build_id: str
-    path: str = field(default="", compare=False)
-    sha256: str = field(default="", compare=False)
-    wheel: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceId:
-    """Which card: ``sm`` such as ``sm_90``, and the SM count that the heuristic sees."""
-
-    sm: str
-    sm_count: int
-    mig: bool = False
-    name: str = field(default="", compare=False)
-    driver: str = field(default="", compare=False)
-
-    @property
-    def folder(self) -> str:
-        """The profile folder's name, ``sm_90-132``."""
-        return f"{self.sm}-{self.sm_count}"
-
-
 def attributes(answer: AlgoConfig) -> dict[str, int]:
     """The answer's compared attributes by name."""
-    whole = asdict(answer)
-    return {name: whole[name] for name in ANSWER_ATTRIBUTES}
+    return {name: getattr(answer, name) for name in ANSWER_ATTRIBUTES}
 
 
 def environment(problem: GemmProblem, answer: AlgoConfig, launch: Launch | None) -> dict[str, int]:

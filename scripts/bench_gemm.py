@@ -14,8 +14,8 @@ caller gets: the model's choice, or that of a tuned table if one is found.  Exit
 are left.
 
 ``--configs``: also time other schedules of plain 16-bit products where they apply, bytes first; names between commas,
-``two_launches``, ``plain``, or ``one_launch``, ``narrow``, ``dependent``, joined by + where several hold; ``usual``
-for seven.
+``two_launches``, ``plain``, or ``one_launch``, ``narrow``, ``dependent``, ``wide``, joined by + where several hold;
+``usual`` for seven of them without ``wide``.
 ``--compiled``: of how many shapes a group torch.compile's code is timed, which takes 20 seconds a shape.
 
 ``summary`` writes OUT/speed.json (claims, for docs/results), OUT/speed.parquet (every row, dropped sessions', too) and
@@ -166,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument("--shard", default="0/1", help="i/n: every n-th shape from the i-th on")
         command.add_argument("--runs", type=int, default=1, help="sessions that each shape is to be timed in")
         command.add_argument("--rounds", type=int, default=7)
-        command.add_argument("--configs", default="", help="other schedules, such as usual")
+        command.add_argument("--configs", default="", help="other schedules, such as usual or chain_specialised")
         command.add_argument("--compiled", type=int, help="shapes a group, torch.compile too; 8 with --only-compiled")
         command.add_argument("--only-compiled", action="store_true", help="those shapes alone")
         command.add_argument("--seed", type=int, default=0)

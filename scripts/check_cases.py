@@ -20,13 +20,14 @@ import sys
 import time
 from collections import Counter
 from contextlib import redirect_stdout
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from run_stamp import run_stamp
 
 from gemmdesc.verification.children import Died, Done, Journal, work_in_children
 from tests.case_log import CASES, case_of
@@ -152,21 +153,6 @@ def record(number: int, tests: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def stamped(args: argparse.Namespace) -> dict[str, Any]:
-    import torch
-
-    card, versions = "none (simulated libraries)", {"torch": torch.__version__}
-    if not args.cpu:
-        from gemmdesc.library.device import device_id
-        from gemmdesc.library.identity import library_id, torch_library
-
-        here = device_id(0)
-        card = f"{here.name} ({here.sm}, {here.sm_count} SMs)"
-        versions |= {"cuBLASLt": str(library_id(torch_library().path).version), "driver": here.driver}
-    command = " ".join(["python", *sys.argv])
-    return {"command": command, "card": card, "versions": versions, "date": date.today().isoformat()}
-
-
 def claim_of(records: list[dict[str, Any]], stamp: dict[str, Any]) -> dict[str, Any]:
     """The claim that results are made from."""
     outcomes = Counter(r["outcome"] for r in records)
@@ -231,7 +217,7 @@ def main() -> int:
         parser.error(f"--only must hold numbers of 1 to {max(CASES)}")
     if args.here or args.journal:
         return run_tests(args, numbers, Journal(args.out) if args.journal else Printed())
-    records = supervise(args, numbers, stamped(args))
+    records = supervise(args, numbers, run_stamp("none (simulated libraries)" if args.cpu else None))
     print(claim_of(records, {})["counts"])
     return 0 if all(r["outcome"] in ("passed", "declined") for r in records) else 1
 

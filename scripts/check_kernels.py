@@ -392,7 +392,7 @@ def check_speed(report: dict[str, Any]) -> bool:
                 continue
             equal = torch.equal(out.view(torch.int16), reference.view(torch.int16))
             c = choice.config
-            name = f"{c.block_m},{c.block_n},{c.block_k},{c.num_warps}w,{c.num_stages}s,g{c.group_m}"
+            name = f"{c.block_m},{c.columns},{c.block_k},{c.num_warps}w,{c.num_stages}s,g{c.group_m}"
             name += " default" if config is None else ""
             if not equal:
                 fine = fine and m < 1024  # thin shapes may be split by the library

@@ -30,9 +30,9 @@ from gemmdesc.errors import Declined
 from gemmdesc.library.bindings import load_functions
 from gemmdesc.library.capture import capture_launch
 from gemmdesc.library.cublaslt import CublasLt
+from gemmdesc.library.descriptors import Descriptors
 from gemmdesc.library.identity import torch_library
 from gemmdesc.library.profiler import cross_check, executed_kernels, normalised
-from gemmdesc.library.query import Descriptors
 from gemmdesc.library.stability import Stability, run_to_run
 from gemmdesc.library.storage import a_shape, allocate, b_shape, d_shape, empty_d, result_of, store_a, store_b
 from gemmdesc.library.torch_settings import read_settings

@@ -26,12 +26,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from datetime import date
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
+from run_stamp import run_stamp
 
 from gemmdesc.dropin import Override, Report, override
 from gemmdesc.dropin.memory import differing
@@ -207,19 +207,6 @@ def cases(args: argparse.Namespace) -> list[dict[str, Any]]:
     return found
 
 
-def stamped(args: argparse.Namespace) -> dict[str, Any]:
-    card, versions = "none (rehearsal)", {"torch": torch.__version__}
-    if not args.rehearse:
-        from gemmdesc.library.device import device_id
-        from gemmdesc.library.identity import library_id, torch_library
-
-        here = device_id(0)
-        card = f"{here.name} ({here.sm}, {here.sm_count} SMs)"
-        versions |= {"cuBLASLt": str(library_id(torch_library().path).version), "driver": here.driver}
-    command = " ".join(["python", *sys.argv])
-    return {"command": command, "card": card, "versions": versions, "date": date.today().isoformat()}
-
-
 def work(args: argparse.Namespace, sink: Journal | Printed) -> None:
     """One part in this process: items from ``--first`` on, until ``--calls`` of them or the time is over."""
     end, device = time.monotonic() + args.seconds, "cpu" if args.rehearse else "cuda"
@@ -329,7 +316,7 @@ def main() -> int:
     if args.here or args.journal:
         work(args, Journal(args.out) if args.journal else Printed())
     else:
-        supervise(args, stamped(args))
+        supervise(args, run_stamp("none (rehearsal)" if args.rehearse else None))
     return 0
 
 

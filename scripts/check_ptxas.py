@@ -69,7 +69,8 @@ def check(variant: Variant) -> tuple[Variant, Verdict]:
 def one_each(variants: Iterable[Variant]) -> list[Variant]:
     """One variant of each kernel, config, stored type and pair of layouts."""
     found: dict[object, Variant] = {}
-    names = ("A_ROWS", "B_ROWS", "A_LAYOUT", "B_LAYOUT", "BLOCK_M", "BLOCK_N", "BLOCK_K", "TILE_M", "TILE_N", "TILE_K")
+    tile = ("BLOCK_M", "BLOCK_N", "BESIDE_N", "BLOCK_K", "TILE_M", "TILE_N", "TILE_K")
+    names = ("A_ROWS", "B_ROWS", "A_LAYOUT", "B_LAYOUT", *tile)
     for variant in sorted(variants, key=str):
         constants = dict(variant.constants)
         told = tuple(constants.get(name) for name in names)

@@ -30,27 +30,15 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from corpus_module import CORPUS, load_corpus
 
-CORPUS = Path(__file__).resolve().parent.parent / "tests" / "equivalence_corpus.py"
 SEED = 20261130
-
-
-def load_corpus(path: Path) -> ModuleType:
-    """The module with ``wide_cases()`` and ``compile_case``."""
-    if path.stem not in sys.modules:
-        spec = spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None:
-            sys.exit(f"corpus must be a Python file (got {path})")
-        sys.modules[path.stem] = module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[path.stem])
-    return sys.modules[path.stem]
 
 
 def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:

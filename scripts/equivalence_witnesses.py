@@ -20,26 +20,14 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import combinations
 from multiprocessing import get_context
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-CORPUS = Path(__file__).resolve().parent.parent / "tests" / "equivalence_corpus.py"
+from corpus_module import CORPUS, load_corpus
+
 Row = dict[str, Any]
-
-
-def load_corpus(path: Path) -> ModuleType:
-    """The module with ``wide_cases()`` and ``compile_case``."""
-    if path.stem not in sys.modules:
-        spec = spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None:
-            sys.exit(f"corpus must be a Python file (got {path})")
-        sys.modules[path.stem] = module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[path.stem])
-    return sys.modules[path.stem]
 
 
 def rows_of(path: Path) -> list[Row]:

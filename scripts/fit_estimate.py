@@ -64,7 +64,8 @@ def timed_of(row: Row) -> list[Timed]:
     turned = p.m < p.n and p.m <= THIN_SIDE
     m, n = (p.n, p.m) if turned else (p.m, p.n)
     matrix = MatrixMeta(dtype=p.dtype, row_stride=max(n, p.k), column_stride=1, alignment=256)
-    meta = KernelMeta(m=m, n=n, k=p.k, a=matrix, b=matrix, out=matrix, sm_count=SMS, shared_bytes=SHARED)
+    out = matrix.transposed if turned else matrix
+    meta = KernelMeta(m=m, n=n, k=p.k, a=matrix, b=matrix, out=out, sm_count=SMS, shared_bytes=SHARED)
     count = sides.slices or 1
     merge = Merge(partial_dtype=DType.FLOAT32, merge_dtype=DType.FLOAT32, start=Start.FIRST)
     # Journals do not hold spans; this is the library's in most products.
@@ -80,7 +81,7 @@ def timed_of(row: Row) -> list[Timed]:
             continue
         tile = tuple(map(int, match.groups()[1:6]))
         for config in configs_of(Structure(match[1])):
-            c = (config.block_m, config.block_n, config.block_k, config.num_warps, config.num_stages)
+            c = (config.block_m, config.columns, config.block_k, config.num_warps, config.num_stages)
             if c == tile and config.dependent == bool(match[7]):
                 found.append(
                     Timed(
@@ -95,7 +96,7 @@ def fitted(rows: Sequence[Timed], begin: Costs) -> Costs:
     """The costs of least distance of logarithms, outliers weakened, each within a factor of 8 of where it begins."""
     from scipy.optimize import least_squares
 
-    names = [n for n in asdict(begin) if n != "gigahertz"]
+    names = [n for n in asdict(begin) if n != "gigahertz" and _matters(n, rows, begin)]
     start = [math.log(getattr(begin, n)) for n in names]
 
     def costs(x: Sequence[float]) -> Costs:
@@ -110,6 +111,12 @@ def fitted(rows: Sequence[Timed], begin: Costs) -> Costs:
         if name in ("tera_operations", "terabytes"):  # rates that the benchmark reads itself
             bounds[0][i], bounds[1][i] = start[i] - 0.1, start[i] + 0.1
     return costs(least_squares(distances, start, loss="soft_l1", f_scale=0.05, bounds=bounds).x)
+
+
+def _matters(name: str, rows: Sequence[Timed], costs: Costs) -> bool:
+    """Whether the cost is part of an estimate of some row."""
+    more = replace(costs, **{name: 2 * getattr(costs, name)})
+    return any(r.estimate(more) != r.estimate(costs) for r in rows)
 
 
 def judged(rows: Sequence[Timed], estimates: Sequence[float]) -> str:

@@ -38,6 +38,8 @@ FP16, FP32, E4M3, BF16 = DType.FLOAT16, DType.FLOAT32, DType.FLOAT8_E4M3FN, DTyp
 CARD = card_arithmetic("sm_90")
 #: What the card of these products has; none of them needs more.
 SM_COUNT, SHARED_BYTES = 132, 227 * 1024
+#: Structures that others may be faster than.
+ASKED_FOR = (Structure.CHAIN_TMA, Structure.CHAIN_SPECIALISED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +75,7 @@ class Described:
         structure = Structure(self.structure)
         found: Choice | Declined = (
             choose_kernel(self.desc, self.meta, CARD, structure=structure)
-            if structure.merged or structure is Structure.CHAIN_TMA else choose_whole(self.desc, self.meta, CARD)
+            if structure.merged or structure in ASKED_FOR else choose_whole(self.desc, self.meta, CARD)
         )  # fmt: skip
         if isinstance(found, Declined):
             raise SystemExit(f"{self.name} must have a kernel (got {found.reason})")
@@ -106,6 +108,8 @@ def described() -> tuple[Described, ...]:
         Described(structure="chain_tma", desc=chain(512), m=256, n=256, k=512),
         Described(structure="chain_tma", desc=chain(512), m=256, n=256, k=512, layouts="rcc"),
         Described(structure="chain_tma", desc=slices, m=80, n=96, k=4096),
+        Described(structure="chain_specialised", desc=chain(512), m=512, n=640, k=512, layouts="rcr"),
+        Described(structure="chain_specialised", desc=chain(512), m=512, n=640, k=512, layouts="ccc"),
         Described(structure="merged_tma", desc=slices, m=80, n=96, k=4096),
         Described(structure="merged_tma", desc=slices, m=8, n=4096, k=4096, layouts="rcr"),
         Described(structure="chain_tma", desc=chain(499, step=8), m=300, n=301, k=499),

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from page_files import checked_page, write_page
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BEGIN, END = "<!-- tables: scripts/make_performance_md.py -->", "<!-- end of tables -->"
 NOTHING = "No session on a card has been recorded yet."
@@ -110,12 +112,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     if options.check:
-        if old != text:
-            print(f"{path.name} is out of date; run scripts/make_performance_md.py", file=sys.stderr)
-        return int(old != text)
-    aside = path.with_suffix(".md.tmp")
-    aside.write_text(text)
-    aside.replace(path)
+        return checked_page(path, text, "make_performance_md.py")
+    write_page(path, text)
     return 0
 
 

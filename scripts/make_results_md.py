@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from page_files import checked_page, write_page
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 REQUIRED = ("claim", "command", "card", "versions", "date")
 #: Fields that only scripts use.
@@ -142,13 +144,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     if options.check:
-        fresh = page.exists() and page.read_text() == text
-        if not fresh:
-            print(f"{page.name} is out of date; run scripts/make_results_md.py", file=sys.stderr)
-        return 0 if fresh else 1
-    aside = page.with_suffix(".md.tmp")
-    aside.write_text(text)
-    aside.replace(page)
+        return checked_page(page, text, "make_results_md.py")
+    write_page(page, text)
     return 0
 
 

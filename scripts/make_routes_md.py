@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from page_files import write_page
+
 from gemmdesc.errors import Declined
 from gemmdesc.problem import is_float8
 from gemmdesc.routes import READ_FOR, Addend, Route, epilogue_words
@@ -150,9 +152,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
         return 2
     if options.check:
         return 0 if page.read_text() == text else 1
-    aside = page.with_suffix(".md.tmp")
-    aside.write_text(text)
-    aside.replace(page)
+    write_page(page, text)
     return 0
 
 

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from page_files import checked_page, write_page
+
 from gemmdesc.errors import ProfileError
 from gemmdesc.expressions import variables
 from gemmdesc.plan import kernel_family
@@ -257,12 +259,8 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
         print(error, file=sys.stderr)
         return 2
     if options.check:
-        if present != text:
-            print(f"{page.name} is out of date; run scripts/make_supported_md.py", file=sys.stderr)
-        return 0 if present == text else 1
-    aside = page.with_suffix(".md.tmp")
-    aside.write_text(text)
-    aside.replace(page)
+        return checked_page(page, text, "make_supported_md.py")
+    write_page(page, text)
     return 0
 
 

@@ -25,20 +25,22 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from kind_libraries import Real, Simulated
+
 from gemmdesc.cli.probing import COMPARED_ANSWERS
 from gemmdesc.cli.serving import known_rows
 from gemmdesc.library.interface import Library
 from gemmdesc.library.torch_settings import TorchSettings, read_settings
 from gemmdesc.probe.campaign import Campaign, Findings, Options, quick
+from gemmdesc.probe.class_solver import Report
 from gemmdesc.probe.offline import campaign_folders, kind_folder, recorded_findings
-from gemmdesc.probe.partition import Report
 from gemmdesc.probe.publish import make_profile, prior_of
 from gemmdesc.probe.sampling import KIND_NAMES, Regime, chosen_kinds, scope_named
 from gemmdesc.probe.several import run_several
 from gemmdesc.probe.workers import InProcess, ProcessPool, Workers
 from gemmdesc.profiles import Profile, merge_profiles, profile_digest, publish, read_profile
+from gemmdesc.verification.kind_campaign import KindOptions, run_kinds
 from gemmdesc.verification.kind_records import kinds_summary
-from gemmdesc.verification.kinds import KindOptions, run_kinds
 from gemmdesc.verification.replayed import ReplayBenchFactory
 
 SEED = 0
@@ -46,28 +48,6 @@ SEED = 0
 FEW = 1500
 #: Blocks that a campaign scans before it first makes rows: few, so that the answers met most often are served soon.
 FIRST_BLOCKS = 100
-
-
-class Real:
-    """Opens the library at a path, or torch's own."""
-
-    def __init__(self, path: str | None) -> None:
-        self.path = path
-
-    def __call__(self) -> Library:
-        from gemmdesc.library.cublaslt import CublasLt
-
-        return CublasLt(self.path)
-
-
-class Simulated:
-    """Opens a library with hidden rules of every kind, for a rehearsal."""
-
-    def __call__(self) -> Library:
-        sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-        from tests.kind_samples import library_of_kinds
-
-        return library_of_kinds()
 
 
 @dataclass(frozen=True, kw_only=True)

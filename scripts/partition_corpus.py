@@ -19,27 +19,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from importlib.util import module_from_spec, spec_from_file_location
 from multiprocessing import cpu_count, get_context
 from pathlib import Path
 from statistics import median
 from types import ModuleType
 from typing import Any
 
-CORPUS = Path(__file__).resolve().parent.parent / "tests" / "equivalence_corpus.py"
-
-
-def load_corpus(path: Path) -> ModuleType:
-    """The module with ``cases()``, ``wide_cases()`` and ``compile_case``."""
-    if path.stem in sys.modules:
-        return sys.modules[path.stem]
-    spec = spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        sys.exit(f"corpus must be a Python file (got {path})")
-    module = module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
+from corpus_module import CORPUS, load_corpus
 
 
 def end_last_line(path: Path) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kind_libraries import Real, Simulated
 
 from gemmdesc.arithmetic.replay import replay
 from gemmdesc.bits import bits_dtype
@@ -43,28 +44,6 @@ SEED = 20
 BLOCK = 500
 #: Readings of one group, at most.
 EACH = 4
-
-
-class Real:
-    """Opens the library at a path, or torch's own."""
-
-    def __init__(self, path: str | None) -> None:
-        self.path = path
-
-    def __call__(self) -> Library:
-        from gemmdesc.library.cublaslt import CublasLt
-
-        return CublasLt(self.path)
-
-
-class Simulated:
-    """Opens a library with hidden rules of every kind, for a rehearsal."""
-
-    def __call__(self) -> Library:
-        sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-        from tests.kind_samples import library_of_kinds
-
-        return library_of_kinds()
 
 
 def scope_in(name: str, regimes: tuple[Regime, ...] | None) -> Scope:

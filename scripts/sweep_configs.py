@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python scripts/sweep_configs.py OUT.json --seconds 420 [--draws 10] [--seed 0] [--start 0]
                                                  [--families 16-bit,8-bit,float32]
-                                                 [--features one_launch,narrow,dependent] [--rehearse]
+                                                 [--features one_launch,narrow,dependent,wide] [--most 0] [--rehearse]
 
 Descriptors are points of a grid (cuts, spans, partials, merges, starts, k per step, turns of the main loop, lost tails,
 types, layouts, odd sizes), in an order that the seed shuffles; at each, every structure and every config that may be
@@ -11,7 +11,9 @@ are compiled ahead by all cores.  OUT.json has a claim with counts, and of each 
 same draws would have shown it; it is rewritten after every batch, and says at which point of the grid to ``--start``
 next.  Exits 1 where bytes differ.
 
-``--features``: of 16-bit chains only configs that have one of these, beside the default.
+``--features``: of 16-bit chains only configs that have one of these, or are of such a structure (chain_specialised),
+beside the default; points without any are left out.  ``--most``: so many configs at a point, drawn anew at each, as
+every one takes seconds to compile.
 
 ``--rehearse`` needs no GPU: Triton's interpreter (TRITON_INTERPRET=1) with the tests' exact matrix steps, 16-bit only.
 """
@@ -22,17 +24,22 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from gemmdesc.errors import Declined
+from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import KernelChoice
-from gemmdesc.kernels.competing import TunableChoice, competing
+from gemmdesc.kernels.competing import TunableChoice, competing, pick_of
 from gemmdesc.kernels.config import Feature
+from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.structure import Structure
+from gemmdesc.kernels.tuned import TunedPick
 from gemmdesc.kernels.unasked import features_of
 from gemmdesc.kernels.variant import Variant
 from gemmdesc.plan import needed_variants
@@ -55,27 +62,40 @@ class Place:
     shared_bytes: int
     name: str
     ahead: Ahead | None = None
+    card: CardArithmetic = CARD
 
-    def compile(self, points: list[Combination], keep: Keep) -> None:
+    def meta(self, point: Combination) -> KernelMeta:
+        return point.meta(self.sm_count, self.shared_bytes)
+
+    def picks(self, point: Combination, keep: Keep, most: int) -> frozenset[TunedPick]:
+        """What runs at ``point`` beside the default: all that ``keep`` says, or ``most`` of them, drawn."""
+        choices = competing(point.desc, self.meta(point), self.card)
+        found = [] if isinstance(choices, Declined) else [pick_of(c) for c in choices[1:] if keep(c)]
+        return frozenset(Random(str(point)).sample(found, most) if 0 < most < len(found) else found)
+
+    def compile(self, points: Mapping[Combination, frozenset[TunedPick]]) -> None:
         """Compile what ``points`` need into Triton's disk cache."""
         if self.ahead is None:
             return
         wanted: dict[Variant, None] = {}
-        for point in points:
-            meta = point.meta(self.sm_count, self.shared_bytes)
-            choices = competing(point.desc, meta, CARD)
+        for point, picks in points.items():
+            meta = self.meta(point)
+            choices = competing(point.desc, meta, self.card)
             if not isinstance(choices, Declined):
-                kept = (choices[0], *filter(keep, choices[1:]))
+                kept = (choices[0], *(c for c in choices[1:] if pick_of(c) in picks))
                 wanted |= dict.fromkeys(v for c in kept for v in needed_variants(c, meta))
         self.ahead(wanted)
 
 
 def keeping(names: str) -> Keep:
-    """Configs with one of the features named, between commas; all where there is no name."""
-    features = {Feature(name) for name in filter(None, names.split(","))}
+    """Configs with one of the features, or of one of the structures, named between commas; all without a name."""
+    known = {f.value for f in Feature}
+    given = [*filter(None, names.split(","))]
+    features = {Feature(name) for name in given if name in known}
+    structures = {Structure(name) for name in given if name not in known}
 
     def keep(choice: TunableChoice) -> bool:
-        return not features or (
+        return not given or choice.structure in structures or (
             isinstance(choice, KernelChoice) and bool(features & features_of(choice.structure, choice.config))
         )
 
@@ -87,7 +107,9 @@ def here(rehearse: bool) -> Place:
         from tests.interpreted_kernels import patch_interpreter
 
         patch_interpreter()
-        return Place(device="cpu", sm_count=3, shared_bytes=232448, name="none (interpreter)")
+        # Warps that wait for one another are nothing that the interpreter runs.
+        card = replace(CARD, wgmma=False)
+        return Place(device="cpu", sm_count=3, shared_bytes=232448, name="none (interpreter)", card=card)
     import torch
 
     if not torch.cuda.is_available():
@@ -147,6 +169,7 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, help="points of each family's grid that are skipped")
     parser.add_argument("--families", default=",".join(FAMILIES))
     parser.add_argument("--features", default="", help="only configs with one of these")
+    parser.add_argument("--most", type=int, default=0, help="so many configs at a point; 0 for all")
     parser.add_argument("--rehearse", action="store_true")
     options = parser.parse_args()
     keep = keeping(options.features)
@@ -161,15 +184,18 @@ def main() -> int:
             if not points:
                 del streams[name]
                 continue
-            place.compile(points, keep)
+            picks = {point: place.picks(point, keep, options.most) for point in points}
+            if options.features:
+                picks = {point: found for point, found in picks.items() if found}
+            place.compile(picks)
             for i, point in enumerate(points):
                 if time.monotonic() - began > options.seconds:
                     break
-                meta = point.meta(place.sm_count, place.shared_bytes)
-                sweep_point(
-                    point, CARD, families[name], meta=meta, place=place.device, draws=options.draws,
-                    seed=options.seed + reached + i, keep=keep,
-                )  # fmt: skip
+                if point in picks:
+                    sweep_point(
+                        point, place.card, families[name], meta=place.meta(point), place=place.device,
+                        draws=options.draws, seed=options.seed + reached + i, keep=lambda c, kept=picks[point]: pick_of(c) in kept,
+                    )  # fmt: skip
         if time.monotonic() - began <= options.seconds:
             reached += batch
         write(options.path, claim(place, families, reached, options))

@@ -33,7 +33,7 @@ from gemmdesc.descriptor import (
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
-from gemmdesc.kernels import chain, merged_chain
+from gemmdesc.kernels import chain, fused_chain, merged_chain, wide_chain
 from gemmdesc.kernels.balanced import choose_balanced
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel
@@ -105,7 +105,7 @@ def patch_interpreter() -> None:
 
     One program after the other has none to wait for.
     """
-    for kernels in (chain, merged_chain):
+    for kernels in (chain, fused_chain, merged_chain, wide_chain):
         kernels.wait_for_previous = kernels.let_next_start = lambda: None
     builder = interpreter.InterpreterBuilder
     builder.create_descriptor_store = _descriptor_store

@@ -31,11 +31,11 @@ from gemmdesc.probe.facets import Kind
 from gemmdesc.probe.sampling import Scope, draw_problem
 from gemmdesc.problem import GemmProblem, Refused, environment
 from gemmdesc.regions import evaluate_regions
-from gemmdesc.verification import kind_kernels
+from gemmdesc.verification import kind_kernels, kind_stage
 from gemmdesc.verification.draws import draws_of
 from gemmdesc.verification.gpu import GpuBench
+from gemmdesc.verification.kind_draws import KindItem, kind_inputs, kind_operands
 from gemmdesc.verification.kind_records import KindRecord
-from gemmdesc.verification.kinds import KindItem, kind_inputs, kind_operands
 from tests.interpreted_finish import exact_fma
 from tests.interpreted_kernels import patch_interpreter
 from tests.kind_profiles import KERNEL_KINDS, on_hopper, profile_of, small_scopes
@@ -64,7 +64,7 @@ def reference(
 ) -> None:
     """What the library would write; ``wrong``: with one bit of one element turned."""
     p = problem
-    made = expected_bits(p, answer, kind_kernels.op_a(p, a), kind_kernels.op_b(p, b), inputs)
+    made = expected_bits(p, answer, kind_stage.op_a(p, a), kind_stage.op_b(p, b), inputs)
     if wrong:
         made[-1, 0] ^= 1
     signed = torch.from_numpy(np.ascontiguousarray(made).view(f"i{made.dtype.itemsize}"))
@@ -133,7 +133,7 @@ def compare_in_place(index: int, told: dict[str, Any], device: str = "cpu") -> N
     stored_a = store_a(p, a.torch_bits(p.a_outer, p.k, torch.device(device)))
     stored_b = store_b(p, b.torch_bits(p.b_outer, p.k, torch.device(device)))
     d = store_c(p, inputs.c.torch_bits(p.d_outer, p.n, torch.device(device)))
-    first, second, out = kind_kernels.op_a(p, stored_a), kind_kernels.op_b(p, stored_b), kind_kernels.result(p, d)
+    first, second, out = kind_stage.op_a(p, stored_a), kind_stage.op_b(p, stored_b), kind_stage.result(p, d)
     expected = expected_bits(p, answer, first, second, inputs)
     if transposed:
         first, second, out = second.mT, first.mT, out.mT

@@ -314,6 +314,31 @@ def test_verify_replays_kinds_and_resumes(own_folders: Path, tmp_path: Path) -> 
     assert "mismatches" in differing.stdout
 
 
+def test_verify_covers_a_family_and_resumes(own_folders: Path, tmp_path: Path) -> None:
+    put(hidden_profile(HIDDEN), own_folders)
+    arguments = ("verify", "--replay", "--library", f"simulated:{SEED}", "--draws", 2, "--workers", 1, "--coverage")
+    part = ("float16=12", "--folder", tmp_path / "v", "--shard")
+    result = run(*arguments, *part, "0/2", "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["total"]["shapes"] == data["total"]["equal"] == data["total"]["replayed"] == 6
+    assert data["sessions"][0]["shard"] == "0/2"
+    again = run(*arguments, *part, "0/2")
+    assert "coverage: " not in again.stderr
+    assert "cublasLtMatmul against ours, by family" in again.stdout
+    assert json.loads(run(*arguments, *part, "1/2", "--json").stdout)["total"]["shapes"] == 12
+    late = run(*arguments, "float16=99", "--folder", tmp_path / "late", "--seconds", 0, "--json")
+    assert json.loads(late.stdout)["total"]["shapes"] == 0
+    for wrong in (("tf32",), ("float17",), ("float16", "--regime", "x"), ("float16", "--shapes", "3"),
+                  ("float16", "--kind", "plain"), ("float16", "--shard", "2/2")):  # fmt: skip
+        assert run(*arguments, *wrong, "--folder", tmp_path / "w").exit_code == 2
+    assert not (tmp_path / "w").exists()
+    put(hidden_profile(HIDDEN, coarse), own_folders)
+    differing = run(*arguments, "float16=12", "--folder", tmp_path / "d")
+    assert differing.exit_code == 1, differing.output
+    assert "mismatches" in differing.stdout
+
+
 def test_power(own_folders: Path, tmp_path: Path) -> None:
     put(hidden_profile(HIDDEN), own_folders)
     result = verify(tmp_path / "p", "--power", 1, "--json")

@@ -13,6 +13,7 @@ from gemmdesc.descriptor import Contiguous
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.competing import competing, pick_of
+from gemmdesc.kernels.structure import Structure
 from gemmdesc.plan.cards import card_arithmetic
 from gemmdesc.verification.combinations import AXES, FAMILIES, Swept, combinations, grid_size, merged
 from tests.test_kernels_interpreted import told
@@ -28,7 +29,7 @@ def test_every_schedule_of_a_point_gives_the_replays_bytes(schedules: int) -> No
     assert swept["wrong"] == []
     assert swept["configs"] >= schedules
     assert swept["compared"] == 2 * swept["configs"]
-    assert set(swept["by_structure"]) >= {"chain_tma", "chain_pointer", "grouped_chain", "merged_tma"}
+    assert set(swept["by_structure"]) >= {"chain_tma", "chain_wide", "chain_pointer", "grouped_chain", "merged_tma"}
     # The draws would have shown another descriptor. What a fold starts from shows in a lone -0.0 only, which no matrix
     # step gives; so that mutant is not asked for.
     tried = {kind: counts for kind, counts in swept["power"].items() if kind != "start"}
@@ -63,8 +64,12 @@ def test_the_sweep_may_be_of_some_features_only(monkeypatch: pytest.MonkeyPatch)
     assert all(c.config.dependent for c in kept["dependent"])  # type: ignore[union-attr]
     both = list(filter(script.keeping("one_launch,narrow"), choices))
     assert {pick_of(c) for c in both} == {pick_of(c) for name in ("one_launch", "narrow") for c in kept[name]}
-    with pytest.raises(ValueError, match="wide"):
-        script.keeping("wide")
+    whole = (competing(p.desc, p.meta(132, 232448), CARD) for p in combinations("16-bit", CARD, 0) if not p.desc.cuts)
+    keep = script.keeping("chain_specialised")
+    own = next(filter(None, (list(filter(keep, c)) for c in whole if isinstance(c, tuple))))
+    assert all(c.structure is Structure.CHAIN_SPECIALISED for c in own)
+    with pytest.raises(ValueError, match="wider"):
+        script.keeping("wider")
 
 
 def test_the_grid_meets_every_value_of_every_axis_early() -> None:

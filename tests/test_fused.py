@@ -37,11 +37,15 @@ from gemmdesc.dropin.following import OperandMeta, lowered
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, DeclinedError, DescriptorError, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
-from gemmdesc.kernels.fused import FUSED_CONFIGS, FusedChoice
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel
+from gemmdesc.kernels.competing import key_of, pick_of
+from gemmdesc.kernels.config import Feature
+from gemmdesc.kernels.fused import FUSED_CONFIGS, PAIRED, FusedChoice
 from gemmdesc.kernels.instructions import assembled
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tiled import choose_whole
+from gemmdesc.kernels.tuned import tuned_table
 from gemmdesc.kernels.variants import Variant, enumerate_variants
 from gemmdesc.normal_form import same_bits
 from gemmdesc.plan import Following, needed_variants
@@ -291,6 +295,53 @@ def test_one_kernel_does_a_chain_and_what_follows(
     if structure is Structure.CHAIN_TMA:
         assert choice.product.config in FUSED_CONFIGS
     assert shapes(needed_variants(choice, meta(*sizes, out))) <= shapes(enumerate_variants(232448))
+
+
+def test_a_pick_of_two_widths_leaves_the_rest_in_the_chains_kernel() -> None:
+    """What follows a product has tiles of one width, whichever was fastest for the product alone."""
+    at, product = meta(512, 4608, 2048, FP16), plain(k=2048)
+    wide = choose_kernel(product, at, CARD, structure=Structure.CHAIN_WIDE, unasked=frozenset({Feature.WIDE}))
+    assert isinstance(wide, KernelChoice)
+    table = tuned_table([(key_of(wide, at), pick_of(wide))])
+    assert choose_whole(product, at, CARD, tuned=table) == wide
+    choice = choose_whole(plain(epilogue=(CastTo(dtype=FP16), Silu()), k=2048), at, CARD, tuned=table)
+    assert isinstance(choice, FusedChoice)
+    assert choice.in_chain
+    assert choice.product.config in FUSED_CONFIGS
+
+
+def picked(sizes: tuple[int, int, int], step: Any, out: DType = FP16) -> Any:
+    """The config of a kernel that ends with ``step``."""
+    desc = plain(epilogue=(CastTo(dtype=FP16), step), k=sizes[2], output_dtype=out)
+    choice = choose_whole(desc, meta(*sizes, out), CARD)
+    assert isinstance(choice, FusedChoice)
+    assert choice.in_chain
+    turned = sizes[:2] if not choice.product.swapped else sizes[1::-1]
+    config = choice.product.config
+    assert choice.product.programs == min(config.tiles(*turned), 132 * config.programs_per_sm)
+    assert shapes(needed_variants(choice, meta(*sizes, out))) <= shapes(enumerate_variants(232448))
+    return config
+
+
+def test_functions_of_many_tiles_are_overlapped_by_another_program() -> None:
+    largest = FUSED_CONFIGS[0]
+    assert picked((4096, 4096, 4096), Silu()) == PAIRED
+    assert picked((4096, 4096, 4096), Add(operand="other")) == largest
+    assert picked((4096, 4096, 4096), Silu(), FP32) == largest
+    # One tile each: both programs would end at the same time.
+    assert picked((256, 14336, 4096), Silu()) == largest
+
+
+@pytest.mark.parametrize("sizes", [(4096, 14336, 64), (256, 14336, 64)])
+def test_short_chains_share_a_multiprocessor(sizes: tuple[int, int, int]) -> None:
+    for step in (Silu(), Add(operand="other")):
+        assert picked(sizes, step).programs_per_sm > 1
+
+
+@pytest.mark.parametrize("sizes", [(16, 4096, 4096), (64, 4096, 14336), (256, 6144, 64)])
+def test_a_small_tile_of_each_program_starts_early(sizes: tuple[int, int, int]) -> None:
+    assert picked(sizes, Silu()).dependent
+    assert not picked((256, 6144, 2048), Silu()).dependent
 
 
 def test_what_one_kernel_cannot_do_runs_after_the_product() -> None:

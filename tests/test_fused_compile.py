@@ -17,15 +17,15 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gemmdesc.descriptor import CastTo, EpilogueStep, Relu, Silu
+from gemmdesc.descriptor import CastTo, EpilogueStep, Relu, Sigmoid, Silu
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels import functions, fused_steps, instructions, variants_fused
 from gemmdesc.kernels.compiling import compile_variant
-from gemmdesc.kernels.fused import FUSED_CONFIGS, FusedChoice
+from gemmdesc.kernels.fused import FUSED_CONFIGS, PAIRED, FusedChoice
 from gemmdesc.kernels.meta import Layout
 from gemmdesc.kernels.variants import Variant, enumerate_variants
-from gemmdesc.kernels.variants_fused import fused_variant
+from gemmdesc.kernels.variants_fused import fused_variant, sample_programs
 
 SHARED = 232448
 FLOAT = re.compile(r"\b((?:fma|mul|add|sub|div|ex2|rcp|max|min)[a-z0-9_.]*\.f32)\b")
@@ -56,7 +56,7 @@ def operations(function: Any) -> Counter[str]:
 
 #: What nvcc 13.0 made of torch's kernels: as read from the machine code of torch 2.11, by instruction.
 READ = {
-    "gelu": ("mul.f32", 4, "fma.f32", 7, "add.f32", 1, "sub.f32", 1, "ex2.approx.ftz.f32", 1),
+    "gelu": ("mul.f32", 4, "fma.f32", 14, "add.f32", 1, "sub.f32", 1, "ex2.approx.ftz.f32", 1),
     "gelu_tanh": ("mul.f32", 7, "fma.f32", 7, "add.f32", 2, "ex2.approx.ftz.f32", 1, "rcp.approx.ftz.f32", 1),
     "silu": ("fma.rn.sat.f32", 1, "fma.rm.f32", 1, "fma.f32", 3, "sub.f32", 1, "ex2.approx.ftz.f32", 1, "div.f32", 1),
     # By analogy with silu: the same sum of the same expf, below one.
@@ -151,6 +151,40 @@ def test_a_relu_that_keeps_nan_keeps_its_pattern_in_machine_code(tmp_path: Path)
     assert "FMNMX.NAN" not in dropped + both
 
 
+@pytest.mark.parametrize("step", [Silu(), Sigmoid()], ids=str)
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
+def test_a_quotient_of_16_bits_calls_no_division(step: EpilogueStep, dtype: DType, tmp_path: Path) -> None:
+    """A call for each element, after a branch: nothing of two elements overlaps."""
+    rounded = machine_code(after((CastTo(dtype=dtype), step, CastTo(dtype=dtype)), dtype), tmp_path)
+    assert "CALL" not in rounded
+    assert rounded.count("MUFU.EX2") == 8
+    # One that is not rounded, or to another type, is divided.
+    other = DType.BFLOAT16 if dtype is DType.FLOAT16 else DType.FLOAT16
+    assert "CALL" in machine_code(after((CastTo(dtype=dtype), step), DType.FLOAT32), tmp_path)
+    assert "CALL" in machine_code(after((CastTo(dtype=dtype), step, CastTo(dtype=other)), other), tmp_path)
+
+
+def test_two_programs_of_a_pair_fit_a_multiprocessor() -> None:
+    """Its memory is 228 KiB, of which each program takes one more; so are its registers."""
+    tile = {"BLOCK_M": PAIRED.block_m, "BLOCK_N": PAIRED.block_n, "STAGGERED": True}
+    found = variants("fused_tma", **tile, A_ROWS=True, B_ROWS=False, OUT_LAYOUT=Layout.ROWS.value, ALIGNED=True)
+    narrow = [v for v in found if v.loaded is v.stored is DType.FLOAT16]
+    sampled = {v["PROGRAM"] for v in sample_programs(DType.FLOAT16, DType.FLOAT16)}
+    assert {dict(v.constants)["PROGRAM"] for v in narrow} == sampled
+    for variant in narrow:
+        compiled = compile_variant(variant, capability=90)
+        assert 2 * (compiled.metadata.shared + 1024) <= 228 * 1024
+        assert "nanosleep.u32" in compiled.asm["ptx"]
+
+
+def test_matrices_of_the_next_tile_are_fetched() -> None:
+    tile = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "A_ROWS": True, "B_ROWS": False}
+    found = [v for v in variants("fused_tma", **tile, OUT_LAYOUT=1) if v.loaded is v.stored is DType.FLOAT16]
+    for formats, fetches in ((0, False), (18, True)):
+        variant = next(v for v in found if dict(v.constants)["FORMATS"] == formats)
+        assert ("prefetch.global.L2" in compile_variant(variant, capability=90).asm["ptx"]) is fetches
+
+
 @pytest.mark.parametrize(
     "stored",
     [DType.FLOAT16, *(pytest.param(d, marks=pytest.mark.slow) for d in (DType.FLOAT32, DType.FLOAT8_E4M3FN))],
@@ -166,7 +200,7 @@ def test_every_layout_compiles(stored: DType) -> None:
     tiny = [v for v in variants("fused_pointer", BLOCK_M=16, A_LAYOUT=1, B_LAYOUT=1, PROGRAM=silu.program)
             if v.stored is stored and v.loaded is DType.FLOAT16]  # fmt: skip
     ways = 4 if stored is DType.FLOAT8_E4M3FN else 6
-    assert (len(after), len({v.num_stages for v in small}), len(tiny)) == (3, len(small) // ways, 2)
+    assert (len(after), len({(v.num_stages, v.dependent) for v in small}), len(tiny)) == (3, len(small) // ways, 2)
     for variant in (*after, *small, *tiny):
         compile_variant(variant, capability=90)
 

@@ -120,6 +120,21 @@ def test_calls_made_before_have_eagers_bytes(m: int, dtype: Any) -> None:
                 assert same(got, eager(functional.linear(x, w), r, c)), (name, m, n, k, seed)
 
 
+@pytest.mark.parametrize("name", ["silu", "gated_sigmoid", "bias_gelu", "residual"])
+def test_every_tile_has_the_same_bytes(name: str) -> None:
+    """Tiles that cross the product's ends, programs with several tiles, operands fetched beyond the last tile."""
+    folder = str(Path(__file__).resolve().parents[1] / "scripts")
+    sys.path.insert(0, folder)
+    try:
+        import sweep_fused
+    finally:
+        sys.path.remove(folder)
+    for m, n, k in ((4104, 2064, 192), (200, 4112, 72)):
+        found = [row for row in sweep_fused.rows(m, n, k, name, True) if "equal" in row]
+        assert len(found) >= 20
+        assert [row for row in found if not row["equal"]] == []
+
+
 def test_a_graph_captures_a_warm_call() -> None:
     x, w, bias = draw(256, 1024), draw(1024, 512, seed=1), draw(512, seed=2)
     call = lambda: gemmdesc.matmul(x, w, epilogue=E.add("bias").gelu(), operands={"bias": bias})  # noqa: E731

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 def test_random_epilogues_give_the_replays_bytes_and_functions_their_models() -> None:
     result = told("interpreted_fused.py", "0", "60", "functions")
     assert result["bad"] == []
-    assert result["functions"] == 2 * 5 * 65536
+    assert result["functions"] == 2 * 2 * 5 * 65536
     assert {"chain_tma whole", "chain_pointer whole", "finished after"} <= set(result["counts"])
     # In two launches, or in one.
     assert {"chain_pointer after", "merged_pointer after"} & set(result["counts"])

@@ -19,7 +19,8 @@ from gemmdesc.probe.sampling import draw_problem
 from gemmdesc.problem import AlgoConfig, Epilogue, GemmProblem, Refused
 from gemmdesc.profiles import Profile
 from gemmdesc.rule import Rule
-from gemmdesc.verification.kinds import KindItem, verify_kind
+from gemmdesc.verification.kind_draws import KindItem
+from gemmdesc.verification.kinds import verify_kind
 from tests.gelu_samples import FORMS, stand_in_tanh
 from tests.kind_profiles import bench_of, on_hopper, profile_of, small_scopes
 from tests.kind_samples import answer_of, rule_of

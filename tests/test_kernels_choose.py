@@ -179,7 +179,7 @@ def test_enough_tiles_fold_in_registers_and_few_go_to_scratch() -> None:
     for asked, scratch in (((), Structure.CHAIN_TMA), ((Feature.ONE_LAUNCH,), Structure.MERGED_TMA)):
         assert chosen(desc(4096, span=1408), meta(2048, 2048, 4096), *asked).structure is Structure.FOLDED_CHAIN
         # One program a slice is more than the few tiles of a fold in registers would keep busy.
-        assert chosen(desc(8192, span=4096), meta(256, 2048, 8192), *asked).structure is scratch
+        assert chosen(desc(8192, span=4096), meta(256, 1024, 8192), *asked).structure is scratch
         # So many slices take one program longer to fold than a launch costs.
         deep = chosen(desc(300000, span=5056), meta(16, 16, 300000), *asked)
         assert deep.structure is Structure.CHAIN_TMA
@@ -190,7 +190,7 @@ def test_slices_of_few_tiles_take_one_launch_where_it_is_asked_for_and_of_many_t
     # Roundings that no kernel folds in registers.
     scratch = desc(4096, span=1408, merge_dtype=DType.BFLOAT16)
     for d, at, one, two in (
-        (desc(4096, span=1408), meta(512, 512, 4096), Structure.MERGED_TMA, Structure.CHAIN_TMA),
+        (desc(4096, span=1408), meta(256, 256, 4096), Structure.MERGED_TMA, Structure.CHAIN_TMA),
         (scratch, meta(20000, 20000, 4096), None, Structure.CHAIN_TMA),
         (scratch, meta(50, 70, 4096, alignment=2), Structure.MERGED_POINTER, Structure.CHAIN_POINTER),
         (scratch, meta(50, 200000, 4096, alignment=2), None, Structure.CHAIN_POINTER),
@@ -258,7 +258,7 @@ def test_a_few_rows_get_narrow_tiles_and_enough_bytes_under_way() -> None:
     assert tile(8, 14336, 4096) == (64, 8, 128, 4)
     assert tile(8, 6144, 2048) == (32, 8, 128, 6)
     assert tile(32, 14336, 4096) == (64, 32, 128, 4)
-    assert tile(32, 6144, 2048) == (64, 32, 128, 6)
+    assert tile(32, 6144, 2048) == (64, 32, 128, 8)
     # A step must not cross from one slice into the next.
     assert tile(64, 4096, 14336, 4800)[2] == 64
     for m in (1, 8, 9, 16, 17, 32, 33, 64):
@@ -425,7 +425,45 @@ def test_lanes_of_a_slice_hold_all_of_its_steps() -> None:
         assert choice.packing is None or choice.packing.span >= choice.slices.lanes
 
 
-@pytest.mark.parametrize("some", [None, (), tuple(Feature)], ids=str)
+def test_tiles_of_two_widths_fill_a_card_that_others_leave_idle() -> None:
+    """Where they are asked for, and where the others do not fill it."""
+    for m, n, k, before in ((256, 6144, 2048, 96), (512, 4608, 2048, 72), (2048, 1536, 2048, 96)):
+        plain, wide = chosen(desc(k), meta(m, n, k, "rcr")), chosen(desc(k), meta(m, n, k, "rcr"), Feature.WIDE)
+        assert wide.structure is Structure.CHAIN_WIDE
+        assert wide.config.beside_n
+        assert before == plain.programs < wide.programs <= 132
+        assert set(variants_of(wide)) <= BOUND
+        assert wide.slices == plain.slices
+    assert chosen(desc(4096), meta(128 * 11, 256 * 12, 4096, "rcr"), Feature.WIDE).structure is Structure.CHAIN_TMA
+
+
+@pytest.mark.parametrize("n", [8, 48, 64])
+def test_a_thin_side_gets_one_tile_of_one_width(n: int) -> None:
+    at = meta(6144, n, 2048, "rcr")
+    assert chosen(desc(2048), at, *Feature).structure is not Structure.CHAIN_WIDE
+    assert isinstance(choose_kernel(desc(2048), at, CARD, structure=Structure.CHAIN_WIDE), Declined)
+    for config in configs_of(Structure.CHAIN_WIDE):
+        choice = choose_kernel(desc(2048), at, CARD, structure=Structure.CHAIN_WIDE, config=config)
+        assert isinstance(choice, KernelChoice)
+
+
+def test_two_widths_are_for_the_wide_chain_alone() -> None:
+    at = meta(256, 6144, 2048, "rcr")
+    wide, plain = (configs_of(s)[0] for s in (Structure.CHAIN_WIDE, Structure.CHAIN_TMA))
+    choice = choose_kernel(desc(2048), at, CARD, config=wide)
+    assert isinstance(choice, KernelChoice)
+    assert choice.structure is Structure.CHAIN_WIDE
+    for structure in set(Structure) - {Structure.CHAIN_WIDE}:
+        assert isinstance(choose_kernel(desc(2048), at, CARD, config=wide, structure=structure), Declined)
+    asked = choose_kernel(desc(2048), at, CARD, config=plain, structure=Structure.CHAIN_WIDE)
+    assert isinstance(asked, Declined)
+    for bad in (8, 48, wide.block_n, 2 * wide.block_n):
+        with pytest.raises(InvalidInputError, match="beside_n must be"):
+            replace(wide, beside_n=bad)
+    assert (wide.columns, wide.tiles(wide.block_m, wide.columns + 1)) == (wide.block_n + wide.beside_n, 2)
+
+
+@pytest.mark.parametrize("some", [None, (), tuple(f for f in Feature if f is not Feature.WIDE)], ids=str)
 def test_the_model_picks_only_what_a_card_has_compared(some: tuple[Feature, ...] | None) -> None:
     unasked = None if some is None else frozenset(some)
     for m, n, k in ((256, 2048, 6144), (128, 256, 4096), (4096, 4096, 16), (2048, 2048, 2048), (32, 6144, 2048)):

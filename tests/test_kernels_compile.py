@@ -15,7 +15,7 @@ from gemmdesc.descriptor import Start
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.choose import configs_of
 from gemmdesc.kernels.compiling import ALIGNED, KERNELS, compile_variant
-from gemmdesc.kernels.config import THIN_CONFIGS, UNCOMPARED_CONFIGS, KernelConfig
+from gemmdesc.kernels.config import PIPELINED_CONFIGS, SHORT_CONFIGS, THIN_CONFIGS, WIDE_CONFIGS, KernelConfig
 from gemmdesc.kernels.loaded import loaded_kernel
 from gemmdesc.kernels.slices import Merge
 from gemmdesc.kernels.structure import Structure
@@ -34,16 +34,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def first(structure: Structure, config: KernelConfig | None = None, **constants: Any) -> Variant:
     """The first enumerated fp16 variant with these constants where it has them, the largest tile before the others."""
     configs = configs_of(structure)
-    order = {(c.block_m, c.block_n, c.block_k, c.num_warps, c.num_stages): i for i, c in enumerate(configs)}
+    order = {
+        (c.block_m, c.block_n, c.beside_n, c.block_k, c.num_warps, c.num_stages): i for i, c in enumerate(configs)
+    }
 
     def rank(variant: Variant) -> tuple[int, str]:
         c = dict(variant.constants)
-        tile = c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"], variant.num_warps, variant.num_stages
+        tile = c["BLOCK_M"], c["BLOCK_N"], c.get("BESIDE_N", 0), c["BLOCK_K"], variant.num_warps, variant.num_stages
         return order[tile], str(variant)  # type: ignore[index]
 
     dependent = config is not None and config.dependent
     if config is not None:
         constants |= {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k}
+        constants |= {"BESIDE_N": config.beside_n} if config.beside_n else {}
     found = [
         v
         for v in enumerate_variants(SHARED)
@@ -71,13 +74,29 @@ def test_the_large_tile_is_wgmma_k16_on_descriptors_in_every_layout(a_rows: bool
     assert compiled.metadata.shared <= SHARED
 
 
+@pytest.mark.parametrize("a_rows", [True, False])
+@pytest.mark.parametrize("b_rows", [True, False])
+def test_two_widths_are_under_way_together_and_share_a(a_rows: bool, b_rows: bool) -> None:
+    config = next(c for c in WIDE_CONFIGS if (c.block_m, c.columns, c.num_warps) == (128, 192, 8))
+    variant = first(Structure.CHAIN_WIDE, config, A_ROWS=a_rows, B_ROWS=b_rows, STORE_BY_DESCRIPTOR=True)
+    compiled = compile_variant(variant, capability=90)
+    ptx = compiled.asm["ptx"]
+    # Four steps of 16 in a block of 64, for each width.
+    assert re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16", ptx) == ["128"] * 4 + ["64"] * 4
+    # Two are left under way when a step's buffers are given back; all are waited for once, at a tile's end.
+    assert sorted(re.findall(r"wgmma\.wait_group\.sync\.aligned (\d+)", ptx)) == ["0", "2"]
+    assert ptx.count("cp.async.bulk.tensor.2d.shared") == 3 * config.num_stages
+    assert ptx.count("cp.async.bulk.tensor.2d.global") == 2
+    assert compiled.metadata.shared <= SHARED
+
+
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("structure", [s for s in Structure if configs_of(s)])
 def test_every_config_compiles_within_shared_memory_to_k16_steps(structure: Structure, every: bool) -> None:
-    """Every one, or those that may be picked unasked."""
-    tried = {replace(c, one_launch=structure.merged) for c in UNCOMPARED_CONFIGS}
+    """Every one, or one pipeline of a tile."""
+    others = {replace(c, one_launch=structure.merged) for c in (*PIPELINED_CONFIGS, *SHORT_CONFIGS)}
     # Dependent ones are the same kernels with two more instructions, which have a test of their own.
-    for config in [c for c in configs_of(structure) if not c.dependent and (every or c not in tried)]:
+    for config in [c for c in configs_of(structure) if not c.dependent and (every or c not in others)]:
         compiled = compile_variant(first(structure, config, WIDE_OFFSETS=False), capability=90)
         kinds = instructions(compiled.asm["ptx"])
         assert {k for _, k in kinds} == {16}, config
@@ -126,9 +145,9 @@ def test_a_merged_kernel_publishes_its_slice_before_it_counts(structure: Structu
     assert "cvt.rn.bf16" in after
 
 
-@pytest.mark.parametrize("structure", [Structure.CHAIN_TMA, Structure.MERGED_TMA])
+@pytest.mark.parametrize("structure", [Structure.CHAIN_TMA, Structure.CHAIN_WIDE, Structure.MERGED_TMA])
 def test_a_dependent_kernel_waits_before_it_touches_memory(structure: Structure) -> None:
-    config = next(c for c in configs_of(structure) if c.block_n == 16)
+    config = next(c for c in configs_of(structure) if 16 in (c.block_n, c.beside_n))
     plain = first(structure, config, WIDE_OFFSETS=False)
     early = first(structure, replace(config, dependent=True), WIDE_OFFSETS=False)
     assert dict(plain.constants) | {"DEPENDENT": True} == dict(early.constants)
@@ -138,7 +157,13 @@ def test_a_dependent_kernel_waits_before_it_touches_memory(structure: Structure)
     wait, start = ptx.index("griddepcontrol.wait"), ptx.index("griddepcontrol.launch_dependents")
     touched = [m.start() for m in re.finditer(r"cp\.async\.bulk|(ld|st|atom)\.global", ptx)]
     assert wait < min(touched)
-    assert max(m.start() for m in re.finditer(r"wgmma\.mma_async", ptx)) < start < max(touched)
+    if structure is Structure.CHAIN_WIDE:
+        # Where a loop is not flattened, the end of a tile stands in the text before its steps.
+        ended = ptx.rindex("wgmma.wait_group.sync.aligned 0", 0, start)
+        assert "$L__" not in ptx[ended:start]
+        assert "wgmma" not in ptx[start : ptx.index("st.global", start)]
+    else:
+        assert max(m.start() for m in re.finditer(r"wgmma\.mma_async", ptx)) < start < max(touched)
     assert loaded_kernel(compiled, 5).dependent
     without = compile_variant(plain, capability=90)
     assert "griddepcontrol" not in without.asm["ptx"]

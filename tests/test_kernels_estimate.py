@@ -9,7 +9,14 @@ import pytest
 from gemmdesc.descriptor import Start
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.choose import configs_of
-from gemmdesc.kernels.config import TMA_CONFIGS, UNCOMPARED_CONFIGS, Feature, KernelConfig
+from gemmdesc.kernels.config import (
+    FOLDED_CONFIGS,
+    MERGED_CONFIGS,
+    TMA_CONFIGS,
+    UNCOMPARED_CONFIGS,
+    Feature,
+    KernelConfig,
+)
 from gemmdesc.kernels.estimate import H200, estimated_us, turns_of
 from gemmdesc.kernels.fused import FUSED_CONFIGS
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
@@ -18,6 +25,7 @@ from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.unasked import features_of, pays_unasked, without_twins
 
 TMA, FOLDED, MERGED = Structure.CHAIN_TMA, Structure.FOLDED_CHAIN, Structure.MERGED_TMA
+WIDE = Structure.CHAIN_WIDE
 
 
 def meta(m: int, n: int, k: int) -> KernelMeta:
@@ -62,6 +70,21 @@ def test_a_lone_program_takes_its_latency_over_its_stages() -> None:
     assert few == pytest.approx(30.4, rel=0.1)  # as measured
 
 
+def test_two_widths_multiply_as_one_and_their_tiles_start_one_after_the_other() -> None:
+    whole = tile(128, 256, 64, 3)
+    wide = replace(whole, block_n=128, beside_n=64)
+    three_quarters = 0.75 * us(whole, 128, 256 * 132, 16384)
+    assert us(wide, 128, 192 * 132, 16384, structure=WIDE) == pytest.approx(three_quarters, rel=0.03)
+    one, two = (us(wide, 128, 192 * 132 * turns, 1024, structure=WIDE) for turns in (1, 2))
+    assert two == pytest.approx(2 * one - H200.start_us - H200.fill_us + H200.restart_us, rel=0.03)
+    # Where two programs share a multiprocessor, one multiplies while the other starts again.
+    alone, shared = (us(replace(wide, programs_per_sm=each), 128, 192 * 528, 64, structure=WIDE) for each in (1, 2))
+    assert alone - shared > 2 * H200.restart_us
+    # A second width of few columns costs as much as its rows take to read.
+    thin = replace(whole, beside_n=16)
+    assert us(thin, 128, 272 * 132, 16384, structure=WIDE) > 272 / 256 * us(whole, 128, 256 * 132, 16384)
+
+
 def test_slices_fold_where_that_takes_least() -> None:
     config = tile(64, 64, 64, 4)
     at = (256, 2048, 8192)
@@ -71,6 +94,25 @@ def test_slices_fold_where_that_takes_least() -> None:
     # A program that folds many slices reads them one after the other.
     long = (64, 64, 65536)
     assert us(merged, *long, count=64, structure=MERGED) > us(config, *long, count=64)
+
+
+def test_a_fold_costs_what_measured_ones_did() -> None:
+    """Of many slices of large tiles one launch is slow: each program hands in, and the next one starts from nothing."""
+    # 2051 x 6145 x 2049 in three slices, copied to 1,408 lanes each: 219 us folded in registers, 349 us in one launch.
+    lanes, at = 1408, (2051, 6145)
+    registers = FOLDED_CONFIGS[0]
+    merged = next(c for c in MERGED_CONFIGS if (c.block_m, c.block_n, c.num_warps, c.num_stages) == (128, 128, 8, 4))
+    folded, together = (
+        us(config, *at, 3 * lanes, count=3, structure=structure)
+        for config, structure in ((registers, FOLDED), (merged, MERGED))
+    )
+    assert folded == pytest.approx(219, rel=0.1)
+    assert together == pytest.approx(349, rel=0.15)
+    # Scratch lies by rows: an output by columns takes a fold longer.
+    narrow, by_rows = tile(64, 32, 128, 4), meta(4096, 32, 4096)
+    by_columns = replace(by_rows, out=by_rows.out.transposed)
+    long, short = (estimated_us(TMA, narrow, x, slices(4096, 2), 2048) for x in (by_columns, by_rows))
+    assert long > short
 
 
 def test_no_estimate_depends_on_what_cannot_matter() -> None:
@@ -114,9 +156,8 @@ def test_a_twin_gives_way() -> None:
 def test_what_no_card_has_compared_is_not_picked_unasked() -> None:
     at = meta(256, 2048, 6144), slices(6144), 6144
     for config in UNCOMPARED_CONFIGS:
-        assert config in TMA_CONFIGS
-        assert not any(pays_unasked(TMA, replace(config, dependent=early), *at) for early in (False, True))
-        assert not pays_unasked(MERGED, replace(config, one_launch=True), *at)
+        (structure,) = (s for s in Structure if config in configs_of(s))
+        assert not any(pays_unasked(structure, replace(config, dependent=early), *at) for early in (False, True))
         assert config not in FUSED_CONFIGS
     large = tile(128, 128, 64, 4, 8)
     assert pays_unasked(TMA, large, *at)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gemmdesc.kernels.config import WIDE_CONFIGS
 from tests.child_processes import child_environment
 
 pytestmark = pytest.mark.skipif(
@@ -50,6 +51,16 @@ def test_slices_are_merged_in_order_whichever_program_is_the_last(count: int) ->
     assert {"merged_tma", "merged_pointer", "merged_grouped"} <= set(result["counts"])
     assert result["counts"]["packed"] >= 1
     assert result["counts"]["early"] >= 50
+
+
+@pytest.mark.parametrize("count", [15, pytest.param(240, marks=pytest.mark.slow)])
+def test_tiles_of_two_widths_give_the_replays_bytes(count: int) -> None:
+    """Each config once, or sixteen times."""
+    result = told("interpreted_wide.py", "0", str(count))
+    assert result["bad"] == []
+    kinds = {"by descriptor", "by pointers", "by columns", "packed", "slices", "turns"}
+    tiles = {f"{c.block_m}x{c.columns}x{c.block_k}" for c in WIDE_CONFIGS}
+    assert set(result["counts"]) == kinds | tiles
 
 
 def test_whatever_opens_or_follows_a_sum_gives_the_replays_bytes() -> None:

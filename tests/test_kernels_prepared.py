@@ -572,6 +572,8 @@ def test_a_thread_without_a_context_gets_one_before_it_asks_for_counters() -> No
 # The kernels' parameters.
 
 EACH_KERNEL = {v.kernel: v for v in sorted(enumerate_variants(SHARED), key=str)}
+#: Warps of a kernel that starts others beside those of its variant.
+MORE_WARPS = {"chain_specialised": 12}
 
 
 @pytest.mark.parametrize("kernel", EACH_KERNEL)
@@ -581,7 +583,8 @@ def test_parameters_are_those_of_the_ptx(kernel: str, tmp_path: Path, monkeypatc
     compiled = compile_variant(EACH_KERNEL[kernel], capability=90)
     found = loaded_kernel(compiled, 5)
     assert found.function == 5
-    assert (found.threads, found.shared_bytes) == (32 * EACH_KERNEL[kernel].num_warps, compiled.metadata.shared)
+    warps = MORE_WARPS.get(kernel, EACH_KERNEL[kernel].num_warps)
+    assert (found.threads, found.shared_bytes) == (32 * warps, compiled.metadata.shared)
     assert (found.clusters, found.cooperative, found.dependent) == (1, False, EACH_KERNEL[kernel].dependent)
     assert len(found.boxes) == sum(t.startswith("tensordesc") for t in found.types)
     # One parameter more is a kernel that only Triton knows how to start.

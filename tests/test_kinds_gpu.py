@@ -45,8 +45,8 @@ def small(name: str) -> Scope:
 @pytest.mark.parametrize("name", [*KERNEL_KINDS, "gelu", "gelu_bias", *KMAJOR_KINDS])
 def test_kinds_equal_cublaslt_where_the_profile_has_rows(name: str) -> None:
     from gemmdesc.verification.gpu import GpuBenchFactory
+    from gemmdesc.verification.kind_draws import KindItem
     from gemmdesc.verification.kind_kernels import verify_kernels
-    from gemmdesc.verification.kinds import KindItem
 
     bench = GpuBenchFactory()()
     outcomes: dict[str, int] = {}

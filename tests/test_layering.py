@@ -18,8 +18,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gemmdesc"
 #: Layers from left to right; in each, the groups that may not import one another.
 ORDER = (
     (("errors", "dtypes", "bits", "nvrtc"),),
-    (("descriptor", "pointwise", "variable_fields"),),
-    (("schedule", "text", "normal_form", "expressions", "problem", "plain", "rule", "regions"),),
+    (("descriptor", "descriptor_fields", "layouts", "epilogue_steps", "pointwise", "variable_fields"),),
+    (("schedule", "text", "normal_form", "expressions", "identities", "problem", "plain", "rule", "regions"),),
     (("arithmetic", "operands", "rivals", "mutants"),),
     (("library",), ("profiles",), ("kernels",), ("equivalence",)),
     (("plan", "routes", "books", "tuning"), ("probe",)),
@@ -33,9 +33,10 @@ PLACES = {name: (i, group) for i, layer in enumerate(ORDER) for group in layer f
 
 #: The modules of ``probe`` that talk to a library.  All others plan walks or conclude from what was read: they see
 #: values only, and import one another at most.
-TALKING = ("beside", "campaign", "compare", "comparisons", "crosscheck", "examples", "kinds", "met", "offline",
-           "partition", "predicted", "publish", "reader", "recorded", "records", "rulebook", "scan", "sharing", "solve",
-           "solve_gelu", "solve_shared", "survey", "tasks", "trials", "verification", "workers")  # fmt: skip
+TALKING = ("asking_order", "beside", "campaign", "class_solver", "compare", "comparisons", "crosscheck", "examples",
+           "kinds", "met", "offline", "outcomes", "partition", "predicted", "publish", "reader", "recorded",
+           "records", "rulebook", "scan", "sharing", "solve", "solve_gelu", "solve_shared", "survey", "tasks",
+           "trialbook", "trials", "verification", "workers")  # fmt: skip
 LIBRARY_LAYER = PLACES["library"][0]
 
 #: Loaded at the top of a module in ``kernels`` only, so that the command line answers at once.

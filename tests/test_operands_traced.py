@@ -144,13 +144,14 @@ _HOST_GRID = """
 static struct { unsigned int x, y; } gridDim, blockDim, blockIdx, threadIdx;
 """
 _HOST_LAUNCH = """
-void run_%(name)s(void* out, i64 outer, i64 k, u64 base, u64 length, u64 levels, const unsigned int* shape) {
+void run_%(name)s(void* out, i64 outer, i64 k, u64 base, u64 length, u64 levels, i64 per, i64 matrix, i64 row,
+                  i64 step, i64 by_rows, const unsigned int* shape) {
   gridDim.x = shape[0]; gridDim.y = shape[1]; blockDim.x = shape[2]; blockDim.y = shape[3];
   for (blockIdx.y = 0; blockIdx.y < shape[1]; ++blockIdx.y)
     for (blockIdx.x = 0; blockIdx.x < shape[0]; ++blockIdx.x)
       for (threadIdx.y = 0; threadIdx.y < shape[3]; ++threadIdx.y)
         for (threadIdx.x = 0; threadIdx.x < shape[2]; ++threadIdx.x)
-          fill_%(name)s(out, outer, k, base, length, levels);
+          fill_%(name)s(out, outer, k, base, length, levels, per, matrix, row, step, by_rows);
 }
 """
 
@@ -184,14 +185,45 @@ def test_the_kernels_c_gives_the_operands_bytes(
         # A grid that is too small has every thread stride in both directions.
         for shape in ((*grid, *block), (1, 1, 2, 2)):
             out = np.full((outer, k), 0x5A, dtype=f"u{dtype.itemsize}")
-            words = (ctypes.c_longlong(x) for x in (outer, k, base, *extent(k)))
+            dense = cuda_fill.Places.of((outer, k), (k, 1))
+            words = (ctypes.c_longlong(x) for x in (outer, k, base, *extent(k), *dense.words))
             run(ctypes.c_void_p(out.ctypes.data), *words, (ctypes.c_uint * 4)(*shape))
             np.testing.assert_array_equal(out, operand.bits(outer, k))
+
+
+#: (matrices, rows, k) and strides in elements: padded rows, columns, batches of both with gaps between matrices.
+PLACES = [
+    ((1, 33, 70), (0, 75, 1)), ((1, 70, 33), (0, 1, 71)), ((3, 20, 9), (200, 9, 1)), ((3, 20, 9), (300, 1, 32)),
+    ((5, 1, 300), (301, 1, 1)), ((4, 130, 1), (131, 1, 130)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "strides"), PLACES)
+def test_the_kernels_c_writes_elements_where_they_belong_and_nothing_else(
+    host_kernels: ctypes.CDLL, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    family, dtype, role = Family.RAMP, DType.FLOAT16, "a"
+    run = getattr(host_kernels, f"run_{family.value}_{dtype.value}_{role}")
+    operand = HashOperand(dtype=dtype, family=family, seed=3, draw=1, role="a")
+    places, k = cuda_fill.Places.of(shape, strides), shape[-1]
+    grid, block = cuda_fill.launch_shape(places.outer, k, by_rows=places.by_rows)
+    assert places.by_rows is (strides[1] < strides[2])
+    for launched in ((*grid, *block), (1, 1, 2, 2)):
+        out = np.full(1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 8, 0x5A5A, dtype=np.uint16)
+        wanted = out.copy()
+        view = np.lib.stride_tricks.as_strided(wanted, shape, tuple(2 * s for s in strides))
+        view[...] = operand.bits(places.outer, k).reshape(shape)
+        words = (places.outer, k, absorb(3, 1, ord("a")), *extent(k), *places.words)
+        run(ctypes.c_void_p(out.ctypes.data), *map(ctypes.c_longlong, words), (ctypes.c_uint * 4)(*launched))
+        np.testing.assert_array_equal(out, wanted)
 
 
 @pytest.mark.parametrize("outer", [1, 2, 3, 100, 70_000, 2**31, 2**40])
 @pytest.mark.parametrize("k", [1, 2, 3, 100, 1000, 2**20, 2**31, 2**40])
 def test_a_launch_is_within_the_hardwares_limits_and_wastes_little(outer: int, k: int) -> None:
+    (down, along), (x, y) = cuda_fill.launch_shape(outer, k, by_rows=True)
+    assert 1 <= x * y <= 256
+    assert (1 <= down < 2**31, 1 <= along <= 65535) == (True, True)
     (down, along), (x, y) = cuda_fill.launch_shape(outer, k)
     assert 1 <= x * y <= 256
     assert 1 <= down < 2**31

@@ -372,14 +372,14 @@ def test_a_plan_without_a_program_leaves_no_note(bench: Bench) -> None:
 
 
 def test_both_functions_take_the_short_way(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemmdesc.dropin import functional
+    from gemmdesc.dropin import composite
     from gemmdesc.ops import products
 
     a, b, out = operands()
     found = bench.long_way(a, b, out)
     bench.long_way(a, b)
     bench.products.note_run(found, Made(a=a, b=b, target=out, out=out), bench.planner)
-    for module in (functional, products):
+    for module in (composite, products):
         monkeypatch.setattr(module, "frequent_products", lambda: bench.products)
     assert gemmdesc.matmul(a, b, out=out, planner=bench.planner) is out
     assert gemmdesc.matmul(a, b, planner=bench.planner, on_decline="library").shape == (M, N)

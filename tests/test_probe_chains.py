@@ -14,10 +14,11 @@ from gemmdesc.probe import chains, scan, verification
 from gemmdesc.probe.answers import AnswerKey, answer_key
 from gemmdesc.probe.campaign import Campaign, Options
 from gemmdesc.probe.chains import Kin, kin_of, row_alone, steps, without
+from gemmdesc.probe.outcomes import ClassTask
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, Solved
 from gemmdesc.probe.sampling import Regime, Scope, draw_problem
 from gemmdesc.probe.scan import Example
-from gemmdesc.probe.solve import ClassTask, solve_class
+from gemmdesc.probe.solve import solve_class
 from gemmdesc.probe.workers import InProcess
 from gemmdesc.problem import AlgoConfig, GemmProblem, Transpose, dense_problem
 from gemmdesc.rule import Rule, parse_rule

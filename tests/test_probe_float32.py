@@ -16,11 +16,12 @@ from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_dr
 from gemmdesc.probe.formats import operand_casts, with_formats
 from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
 from gemmdesc.probe.kinds import rules_of
+from gemmdesc.probe.outcomes import ClassTask
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import OperandFormat, Reading, reading_from_plain, reading_to_plain
 from gemmdesc.probe.scan import Example
-from gemmdesc.probe.solve import ClassTask, solve_class
+from gemmdesc.probe.solve import solve_class
 from gemmdesc.problem import ComputeType, GemmProblem, environment
 from gemmdesc.rule import Rule, evaluate_rule, parse_rule
 from tests.probe_samples import AMPERE, DEVICE, FP32, HOPPER, IDENTITY, Order, library_of, sample_answer, sample_problem

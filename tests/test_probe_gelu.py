@@ -18,11 +18,11 @@ from gemmdesc.library.simulated import SimulatedLibrary, permuted
 from gemmdesc.probe import gelu, scan, verification
 from gemmdesc.probe.campaign import Campaign, Findings, Options
 from gemmdesc.probe.gelu import gelu_courses, plan_gelu
+from gemmdesc.probe.outcomes import ClassTask
 from gemmdesc.probe.projection import Row
 from gemmdesc.probe.publish import make_profile, prior_of
 from gemmdesc.probe.sampling import Scope, scope_named
 from gemmdesc.probe.scan import Example
-from gemmdesc.probe.solve import ClassTask
 from gemmdesc.probe.solve_gelu import solve_gelu
 from gemmdesc.probe.workers import InProcess
 from gemmdesc.problem import BIASED, AlgoConfig, Epilogue, GemmProblem

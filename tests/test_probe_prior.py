@@ -17,8 +17,8 @@ from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.probe import scan, verification
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Campaign, Findings, Options
+from gemmdesc.probe.class_solver import Report
 from gemmdesc.probe.offline import recorded_findings
-from gemmdesc.probe.partition import Report
 from gemmdesc.probe.prior import Prior, first_rules
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Node, Row, Solved, families
 from gemmdesc.probe.publish import make_profile, prior_of

@@ -14,12 +14,13 @@ from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.normal_form import same_bits
 from gemmdesc.probe.allowed import Allowed
 from gemmdesc.probe.induced import induced_tree
+from gemmdesc.probe.outcomes import ClassOutcome, ClassTask
 from gemmdesc.probe.pieces import Piece, flatten, take_apart, take_groups, whole
 from gemmdesc.probe.scalar_rule import scalar_descriptor
 from gemmdesc.probe.scalar_sets import groups_allowed, spans_allowed, units_allowed
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.sites import sampled_sites
-from gemmdesc.probe.solve import ClassOutcome, ClassTask, solve_class
+from gemmdesc.probe.solve import solve_class
 from gemmdesc.problem import AlgoConfig, GemmProblem, KernelNode, Launch, Transpose, dense_problem, environment
 from gemmdesc.rule import Rule, choose_rule, evaluate_rule, parse_rule
 from tests.probe_samples import DEVICE, FP16, FP32, IDENTITY, sample_answer

@@ -11,9 +11,10 @@ from gemmdesc.expressions import Var
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.normal_form import same_bits
 from gemmdesc.probe.examples import stretched
+from gemmdesc.probe.outcomes import ClassTask
 from gemmdesc.probe.predicted import farthest, none_refuted, predicts
 from gemmdesc.probe.scan import Example
-from gemmdesc.probe.solve import FORETOLD, ClassTask, solve_class
+from gemmdesc.probe.solve import FORETOLD, solve_class
 from gemmdesc.problem import AlgoConfig, GemmProblem, Transpose, dense_problem, environment
 from gemmdesc.rule import Rule, choose_rule, evaluate_rule, parse_rule
 from tests.probe_samples import DEVICE, FP16, FP32, IDENTITY, sample_answer

@@ -12,7 +12,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import CampaignError
 from gemmdesc.probe import scan, verification
 from gemmdesc.probe.campaign import Campaign, Findings, Options
-from gemmdesc.probe.partition import Report
+from gemmdesc.probe.class_solver import Report
 from gemmdesc.probe.publish import make_profile
 from gemmdesc.probe.several import run_several
 from gemmdesc.probe.workers import InProcess

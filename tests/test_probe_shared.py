@@ -27,11 +27,11 @@ from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.probe.answers import answer_key
 from gemmdesc.probe.infer import Unexplained
 from gemmdesc.probe.launch_shares import shares_of
+from gemmdesc.probe.outcomes import ClassOutcome
 from gemmdesc.probe.records import outcome_from_plain, outcome_to_plain
 from gemmdesc.probe.scan import Example
 from gemmdesc.probe.shared import SharedReading, infer_shared, part_tree
 from gemmdesc.probe.sharing import Sizes, made_examples
-from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.solve_shared import solve_shared
 from gemmdesc.problem import (
     AlgoConfig,

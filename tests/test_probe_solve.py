@@ -10,10 +10,11 @@ from gemmdesc.descriptor import OperandCast, Rounding, ScalarStep, Start
 from gemmdesc.dtypes import DType
 from gemmdesc.probe import solve
 from gemmdesc.probe.compare import describe
+from gemmdesc.probe.outcomes import ClassTask
 from gemmdesc.probe.predicted import none_refuted, short_chains
 from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.scan import Example
-from gemmdesc.probe.solve import MOST_READINGS, ClassTask, solve_class
+from gemmdesc.probe.solve import MOST_READINGS, solve_class
 from gemmdesc.problem import ComputeType, ScalarClass, Transpose, dense_problem, environment
 from gemmdesc.regions import same_regions
 from gemmdesc.rule import Rule

@@ -10,11 +10,13 @@ import pytest
 from gemmdesc.errors import InvalidInputError
 from gemmdesc.kernels.choose import KernelChoice
 from gemmdesc.kernels.config import Feature
+from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.unasked import features_of
 from gemmdesc.plan import Plan
 from gemmdesc.plan.cards import card_arithmetic
 from gemmdesc.speed.schedules import (
     PLAIN,
+    SPECIALISED,
     TWO_LAUNCHES,
     USUAL,
     features_named,
@@ -41,7 +43,7 @@ def test_names() -> None:
     assert schedules_named("narrow,one_launch,narrow") == ("narrow", "one_launch")
     # Two launches and the plain schedule have none, and never apply to one product.
     assert len({features_named(name) for name in USUAL}) == len(USUAL) - 1
-    for bad in ("wide", "narrow+narrow", "narrow+", "two_launches+narrow"):
+    for bad in ("wider", "narrow+narrow", "narrow+", "two_launches+narrow"):
         with pytest.raises(InvalidInputError, match="configs must be some of two_launches, one_launch, narrow"):
             schedules_named(bad)
 
@@ -72,3 +74,14 @@ def test_a_kernel_in_a_word_tells_schedules_apart() -> None:
     assert PLAIN not in words
     assert words["one_launch"].startswith("merged_tma")
     assert words["dependent"].endswith("dependent")
+
+
+def test_the_specialised_chain_is_timed_where_it_is_named() -> None:
+    plan = plan_of(512, 2048, 512, 24)
+    (other,) = scheduled_plans(plan, schedules_named(SPECIALISED), CARD).values()
+    assert isinstance(other.kernel, KernelChoice)
+    assert other.kernel.structure is Structure.CHAIN_SPECIALISED
+    assert isinstance(plan.kernel, KernelChoice)
+    assert other.kernel.slices == plan.kernel.slices
+    # It has no slices.
+    assert scheduled_plans(plan_of(1, 512, 6832), (SPECIALISED,), CARD) == {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
@@ -121,12 +121,26 @@ def test_what_the_model_does_not_pick_unasked_competes_and_is_picked_when_it_won
     choices = competing(desc, at, CARD)
     assert not isinstance(choices, Declined)
     met = {features_of(c.structure, c.config): c for c in choices if isinstance(c, KernelChoice)}
-    assert set(met) == {frozenset(s) for size in range(4) for s in combinations(Feature, size)}
+    others = [f for f in Feature if f is not Feature.WIDE]
+    wide = {frozenset({Feature.WIDE}), frozenset({Feature.WIDE, Feature.DEPENDENT})}
+    assert set(met) == wide | {frozenset(s) for size in range(4) for s in combinations(others, size)}
     for features, choice in met.items():
         row = TunedRow(key=key_of(choice, at), pick=pick_of(choice), gain=1.5, products=1, example=(m, n, k))
         write_tuned(Tuned(device=H200, provenance=PROVENANCE, rows=(row,)), tmp_path / "tuned.parquet")
         found = choose_whole(desc, at, CARD, tuned=read_tuned(tmp_path / "tuned.parquet").table)
         assert found == choice, features
+
+
+def test_a_table_from_before_a_field_was_added_reads_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desc, (m, n, k) = CASES["slices"]
+    at = meta(desc, m, n, k)
+    default = choose_whole(desc, at, CARD)
+    assert isinstance(default, TunableChoice)
+    row = TunedRow(key=key_of(default, at), pick=pick_of(default), gain=1.5, products=1, example=(m, n, k))
+    older = {name: value for name, value in asdict(row.pick.config).items() if name != "beside_n"}
+    monkeypatch.setattr("gemmdesc.tuning.store.asdict", lambda x: older if x == row.pick.config else asdict(x))
+    write_tuned(Tuned(device=H200, provenance=PROVENANCE, rows=(row,)), tmp_path / "tuned.parquet")
+    assert read_tuned(tmp_path / "tuned.parquet").rows == (row,)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -21,8 +21,10 @@ from gemmdesc.probe.workers import InProcess
 from gemmdesc.problem import ComputeType, dense_problem
 from gemmdesc.rule import Rule
 from gemmdesc.verification.draws import draws_of
+from gemmdesc.verification.kind_campaign import KindOptions, run_kinds
+from gemmdesc.verification.kind_draws import KindItem, kind_operands
 from gemmdesc.verification.kind_records import KindRecord, kind_counts, kinds_summary
-from gemmdesc.verification.kinds import KindItem, KindOptions, kind_operands, run_kinds, verify_kind
+from gemmdesc.verification.kinds import verify_kind
 from tests.kind_profiles import bench_of, profile_of, small_scopes
 from tests.kind_samples import answer_of, library_of_kinds, rule_of
 from tests.probe_samples import DEVICE, IDENTITY

@@ -85,8 +85,8 @@ def apply_epilogue(
 
     Raises:
         InvalidInputError: a step needs ``c``, ``bias`` or a named operand, and it is missing or of another shape.
-        DeclinedError: a step is a function of a GPU (gelu, silu, sigmoid, tanh; ``gelu_tanh_approx`` where ``inputs`` have no
-            ``tanh_approx``).
+        DeclinedError: a step is a function of a GPU (gelu, silu, sigmoid, tanh; ``gelu_tanh_approx`` where ``inputs``
+            have no ``tanh_approx``).
     """
     at = np.ix_(rows, cols)
     with np.errstate(all="ignore"):

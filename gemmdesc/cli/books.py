@@ -14,10 +14,12 @@ from gemmdesc.cli.output import (
     JsonOption,
     Progress,
     command_line,
+    first_lines,
     guarded,
     print_json,
     print_table,
     wants_json,
+    writing,
 )
 from gemmdesc.cli.shapelists import (
     Asked,
@@ -68,12 +70,8 @@ def record(
         recorded = asked_here(asked, library, recording, command_line(), progress.report)
     book = recorded.book
     path = out or Path(f"{book.device.folder}-cublaslt-{book.library.version}.book")
-    try:
+    with writing("out", path):
         write_book(book, path)
-    except OSError as error:
-        from gemmdesc.errors import InvalidInputError
-
-        raise InvalidInputError(f"out must be a file that can be written ({error}) (got {path})") from error
     _print_recorded(recorded, len(asked), path, wants_json(context, json))
 
 
@@ -96,9 +94,8 @@ def _print_recorded(recorded: Recorded, asked: int, path: Path, json: bool) -> N
         where = {"path": str(path), "bytes": size, "key": book.key, "digest": book_digest(book)}
         print_json({**where, **counts, "declined": declined})
         return
-    lines = [f"not asked: {d['shape']} {d['label']}: {d['code']}: {d['reason']}" for d in declined[:_LISTED]]
-    if len(declined) > _LISTED:
-        lines.append(f"and {len(declined) - _LISTED} more that were not asked")
+    lines = [f"not asked: {d['shape']} {d['label']}: {d['code']}: {d['reason']}" for d in declined]
+    lines = first_lines(lines, _LISTED, "that were not asked")
     print_table(f"{path}: {book_title(book)}", tuple(counts), [tuple(counts.values())], "\n".join(lines))
 
 

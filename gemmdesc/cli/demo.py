@@ -66,6 +66,7 @@ def demo(
 def _with_gpu(workers: int, progress: Progress, show: bool) -> tuple[int, dict[str, Any]]:
     """Probe into a temporary folder, then verify with what was found there."""
     from gemmdesc.cli import probing, verifying
+    from gemmdesc.cli.sides import Sides
     from gemmdesc.profiles import profile_path, write_profile
     from gemmdesc.verification.campaign import options_of_size
     from gemmdesc.verification.summary import summary
@@ -80,7 +81,7 @@ def _with_gpu(workers: int, progress: Progress, show: bool) -> tuple[int, dict[s
         report = probing.Measurement(profile=profile, findings=findings, path=path)
         if show:
             report.print()
-        sides = verifying.Sides.find(opener, path, replayed=False)
+        sides = Sides.find(opener, path, replayed=False)
         chosen = options_of_size(_SHAPES, draws=2, seed=1)
         records = verifying.run(sides, chosen, folder / "verify", workers, progress)
     if show:

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gemmdesc.cli.output import (
-    DIFFERENT,
-    EQUAL,
-    JsonOption,
-    command_line,
-    guarded,
-    print_json,
-    wants_json,
-)
+from gemmdesc.cli.output import DIFFERENT, EQUAL, JsonOption, command_line, guarded, print_json, wants_json, writing
 from gemmdesc.cli.shapelists import (
     AcceptOption,
     Asked,
@@ -107,7 +99,7 @@ def _write_markdown(report: DiffReport, path: Path, ks: tuple[int, ...]) -> Diff
     from gemmdesc.reports import can_plot, diff_markdown, plot_panels, plot_regions
 
     picture = path.with_suffix(".png")
-    try:
+    with writing("markdown", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not can_plot() and plot_panels(report.shapes, ks):
             typer.echo("no map: matplotlib is not installed; `pip install gemmdesc[plot]` brings it", err=True)
@@ -116,8 +108,6 @@ def _write_markdown(report: DiffReport, path: Path, ks: tuple[int, ...]) -> Diff
             panels = plot_regions(report.shapes, picture, title, ks)
             report = replace(report, plot=picture.name if panels else "", panels=panels)
         path.write_text(diff_markdown(report, command_line()), encoding="utf-8")
-    except OSError as error:
-        raise InvalidInputError(f"markdown must be a file that can be written ({error}) (got {path})") from error
     return report
 
 

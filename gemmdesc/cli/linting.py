@@ -18,6 +18,7 @@ from gemmdesc.cli.output import (
     print_json,
     print_table,
     wants_json,
+    writing,
 )
 from gemmdesc.cli.shapelists import (
     AcceptOption,
@@ -121,10 +122,8 @@ def _write_reproducer(report: LintReport, book: Book, path: Path) -> str:
     if not losing:
         return f"reproducer: no product of the list loses a tail; {path} was not written"
     smallest = min(losing, key=lambda r: (r.shape.m * r.shape.n * r.shape.k, r.shape.k))
-    try:
+    with writing("reproducer", path):
         path.write_text(reproducer(smallest, book, path.name), encoding="utf-8")
-    except OSError as error:
-        raise InvalidInputError(f"reproducer must be a file that can be written ({error}) (got {path})") from error
     return f"reproducer: {path}, for {smallest.shape}"
 
 

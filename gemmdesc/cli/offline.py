@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gemmdesc.expressions import Expr
+    from gemmdesc.probe.outcomes import ClassOutcome
     from gemmdesc.probe.rulebook import RuleBook
-    from gemmdesc.probe.solve import ClassOutcome
     from gemmdesc.rule import Rule
 
 _CLASSES, _SURVEY = "classes.jsonl", "survey.jsonl"

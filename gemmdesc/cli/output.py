@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, Self
@@ -22,6 +24,8 @@ EQUAL, DIFFERENT, UNUSABLE = 0, 1, 2
 _PLAIN_WIDTH = 180
 #: Seconds between plain progress lines.
 _LINE_SECONDS = 5.0
+#: Reasons and mismatches that are listed.
+_MOST_FOUND = 40
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout.")]
 P = ParamSpec("P")
@@ -87,6 +91,35 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]
         console.print(Text(note))
 
 
+def print_found(data: Mapping[str, Any]) -> None:
+    """A campaign's reasons and mismatches, the first of each, a line a row; nothing where there are none."""
+    for title in ("reasons", "mismatches"):
+        if data[title]:
+            lines = [" | ".join(f"{k}={v}" for k, v in row.items()) for row in data[title][:_MOST_FOUND]]
+            print_table(title, ("",), [(line,) for line in lines])
+
+
+def first_lines(lines: Sequence[str], most: int, others: str) -> list[str]:
+    """The first ``most`` of ``lines``, and where there are more how many: "and 3 more" with ``others`` behind it."""
+    more = len(lines) - most
+    return [*lines[:most], *([f"and {more} more {others}"] if more > 0 else [])]
+
+
+@contextmanager
+def writing(option: str, path: Path, kind: str = "file") -> Iterator[None]:
+    """Around what writes to ``path``, which was given with ``option``; ``kind``: what it is.
+
+    Raises:
+        InvalidInputError: it cannot be written.
+    """
+    from gemmdesc.errors import InvalidInputError
+
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInputError(f"{option} must be a {kind} that can be written ({error}) (got {path})") from error
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -143,7 +176,6 @@ class Progress:
 def command_line() -> str:
     """The command as it was typed, for provenance."""
     import shlex
-    from pathlib import Path
 
     name = Path(sys.argv[0]).name
     return shlex.join(["gemmdesc" if name in ("gemmdesc", "__main__.py") else name, *sys.argv[1:]])

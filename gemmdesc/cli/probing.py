@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gemmdesc.library.interface import Library
     from gemmdesc.probe.campaign import Findings, Options
-    from gemmdesc.probe.partition import Report
+    from gemmdesc.probe.class_solver import Report
     from gemmdesc.probe.projection import Row
     from gemmdesc.probe.workers import Workers
     from gemmdesc.profiles import Profile

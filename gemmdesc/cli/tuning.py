@@ -15,10 +15,12 @@ from gemmdesc.cli.output import (
     JsonOption,
     Progress,
     command_line,
+    first_lines,
     guarded,
     print_json,
     print_table,
     wants_json,
+    writing,
 )
 from gemmdesc.cli.shapelists import (
     Asked,
@@ -94,13 +96,10 @@ def tune(
 
 
 def _write(tuned: Tuned, path: Path) -> None:
-    from gemmdesc.errors import InvalidInputError
     from gemmdesc.tuning.store import write_tuned
 
-    try:
+    with writing("out", path, "folder"):
         write_tuned(tuned, path)
-    except OSError as error:
-        raise InvalidInputError(f"out must be a folder that can be written ({error}) (got {path})") from error
 
 
 def made(planner: Planner, timed: Timed, earlier: Tuned | None) -> Tuned:
@@ -134,7 +133,7 @@ def _print(timed: Timed, tuned: Tuned, path: Path, reached: int, json: bool) -> 
         {
             "example": "x".join(map(str, row.example)), "steps": row.key.steps, "products": row.products,
             "structure": row.pick.structure.value, "gain": row.gain,
-            "config": f"{row.pick.config.block_m}x{row.pick.config.block_n}x{row.pick.config.block_k} "
+            "config": f"{row.pick.config.block_m}x{row.pick.config.columns}x{row.pick.config.block_k} "
             f"{row.pick.config.num_warps}w {row.pick.config.num_stages}s",
         }
         for row in tuned.rows
@@ -149,8 +148,7 @@ def _print(timed: Timed, tuned: Tuned, path: Path, reached: int, json: bool) -> 
             }
         )  # fmt: skip
         return
-    notes = [f"declined: {s}: {d.code}: {d.reason}" for s, d in declined[:_LISTED]]
-    notes += [f"and {len(declined) - _LISTED} more that declined"] if len(declined) > _LISTED else []
+    notes = first_lines([f"declined: {s}: {d.code}: {d.reason}" for s, d in declined], _LISTED, "that declined")
     notes += [f"BYTES DIFFER: {sizes} {pick}" for sizes, pick in different]
     notes += [f"left, for want of time: {timed.left}; go on with --start {reached}"] if timed.left else []
     title = f"{path}: {len(timed.measured)} products timed, {len(rows)} classes with a pick of their own"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gemmdesc.cli.libraries import Opener, default_workers, simulated_scope
+from gemmdesc.cli.libraries import Opener, default_workers
 from gemmdesc.cli.output import (
     DIFFERENT,
     EQUAL,
@@ -17,27 +18,24 @@ from gemmdesc.cli.output import (
     Progress,
     command_line,
     guarded,
+    print_found,
     print_json,
     print_table,
     wants_json,
+    writing,
 )
 from gemmdesc.cli.shapelists import AcceptOption
+from gemmdesc.cli.sides import Sides, machine_at_hand
 from gemmdesc.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from gemmdesc.library.interface import Library
-    from gemmdesc.probe.sampling import Scope
     from gemmdesc.probe.workers import Workers
-    from gemmdesc.problem import DeviceId, LibraryId
-    from gemmdesc.profiles import Level, Profile
-    from gemmdesc.verification.campaign import Machine, Options
+    from gemmdesc.verification.campaign import Options
     from gemmdesc.verification.records import Record
 
-#: Device memory that is left alone, and what each process takes for itself.
-_SPARE_BYTES = 4 << 30
-_PROCESS_BYTES = 1 << 30
+#: Families that the table of them lists.
 _TOP = 40
 
 
@@ -64,7 +62,17 @@ def verify(
         list[str] | None,
         typer.Option(help="Instead: --shapes of this kind, as for probe; give it again for others, or all."),
     ] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.0, help="With --kind: begin no shape after so long.")] = None,
+    coverage: Annotated[
+        list[str] | None,
+        typer.Option(help="Instead: a coverage campaign of FAMILY or FAMILY=SHAPES; give it again for others, or all."),
+    ] = None,
+    regime: Annotated[
+        list[str] | None, typer.Option(help="With --coverage: only this regime of sizes now; give it again for others.")
+    ] = None,
+    shard: Annotated[str, typer.Option(help="With --coverage: part I of N, as I/N, of every family.")] = "0/1",
+    seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="With --kind or --coverage: begin no shape after so long.")
+    ] = None,
     accept: AcceptOption = "verified",
     promote: Annotated[
         Path | None,
@@ -73,22 +81,32 @@ def verify(
     json: JsonOption = False,
 ) -> int:
     """Compare shape by shape with cuBLASLt and torch.mm; exit code 1 where any byte differs.  Resumes by itself."""
-    from gemmdesc.cli.verifying_kinds import KindChoice, require_kind_options, verify_kinds
+    from gemmdesc.cli.verifying_kinds import KindChoice, require_alone, verify_kinds
     from gemmdesc.verification.campaign import Options, options_of_size
-    from gemmdesc.verification.kinds import KindOptions
+    from gemmdesc.verification.kind_campaign import KindOptions
 
     if power is not None and promote is not None:
         raise InvalidInputError("promote must not stand beside --power, which compares mutants (got both)")
+    sizes = {"unrounded": unrounded, "aligned": aligned, "deep": deep, "named": named, "lost_tail": lost_tail}
+    if coverage:
+        from gemmdesc.cli.verifying_coverage import CoverageChoice, verify_coverage
+
+        require_alone("coverage", {"shapes": shapes, **sizes, "power": power, "promote": promote, "kind": kind or None})
+        choice = CoverageChoice(
+            families=tuple(coverage), regimes=tuple(regime or ()), shard=shard, draws=draws, seed=seed,
+            seconds=seconds, began=monotonic(),
+        )  # fmt: skip
+        choice.options()
+        sides = Sides.find(Opener(spec=library), profile, replayed=replay, accept=accept)
+        return verify_coverage(context, sides, choice, folder, workers or default_workers(), json)
     if kind:
-        sizes = {"unrounded": unrounded, "aligned": aligned, "deep": deep, "named": named, "lost_tail": lost_tail}
-        require_kind_options({**sizes, "power": power})
+        require_alone("kind", {**sizes, "power": power})
         wanted = KindOptions(shapes=shapes or KindOptions.shapes, draws=draws, seed=seed, seconds=seconds)
         chosen = KindChoice(kinds=tuple(kind), options=wanted)
         sides = Sides.find(Opener(spec=library), profile, replayed=replay, accept=accept)
         return verify_kinds(context, sides, chosen, folder, workers or default_workers(), json)
     options = Options(seed=seed, draws=draws) if shapes is None else options_of_size(shapes, draws, seed)
-    given = {"unrounded": unrounded, "aligned": aligned, "deep": deep, "named": named, "lost_tail": lost_tail}
-    options = replace(options, **{name: value for name, value in given.items() if value is not None})
+    options = replace(options, **{name: value for name, value in sizes.items() if value is not None})
     sides = Sides.find(Opener(spec=library), profile, replayed=replay or power is not None, accept=accept)
     count = workers or default_workers()
     with Progress() as progress:
@@ -113,84 +131,6 @@ def code_of(records: Sequence[Record]) -> int:
     return DIFFERENT if any(differs(r) for r in records) else EQUAL
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sides:
-    """What is compared with what: makes the benches that workers use."""
-
-    factory: Callable[[], Library]
-    device: DeviceId
-    library: LibraryId
-    profile: Profile
-    name: str
-    accept: Level
-    simulated: bool = False
-
-    @classmethod
-    def find(cls, opener: Opener, profile: Path | None, *, replayed: bool, accept: str = "verified") -> Sides:
-        """Open the library once, and find the profile that applies.
-
-        Raises:
-            LibraryError: no GPU, no such library, or another library than torch's for our kernels.
-            DeclinedError: there is no profile for it.
-        """
-        from gemmdesc.errors import Declined, DeclinedError, LibraryError
-        from gemmdesc.profiles import find_profile, parse_level, profile_folders
-
-        level = parse_level(accept)
-        if not replayed and opener.spec is not None:
-            raise LibraryError(f"library must be torch's own unless --replay is given (got {opener.spec})")
-        made = opener()
-        device, identity = made.device, made.identity
-        found = find_profile(device, identity, profile_folders(profile), accept=level)
-        if isinstance(found, Declined):
-            raise DeclinedError(found)
-        name = "replay" if replayed else "kernels"
-        factory = _replay_factory(opener, found, device.sm, level) if replayed else _gpu_factory(profile, level)
-        return cls(
-            factory=factory, device=device, library=identity, profile=found, name=name, accept=level,
-            simulated=opener.simulated,
-        )  # fmt: skip
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The campaign's identity but for its options."""
-        from gemmdesc.profiles import profile_digest
-
-        return {
-            "library": [str(self.library.version), self.library.build_id],
-            "device": self.device.folder,
-            "profile": profile_digest(self.profile),
-            "ours": self.name,
-            # Only where it is not the usual one, so that campaigns begun before still resume.
-            **({} if self.accept.value == "verified" else {"accept": self.accept.value}),
-        }
-
-    def scopes(self, kinds: Sequence[str]) -> dict[str, Scope]:
-        """What is drawn of each kind, by its name.
-
-        Raises:
-            InvalidInputError: there is no such kind, or the library is simulated and answers plain products only.
-        """
-        from gemmdesc.errors import InvalidInputError
-        from gemmdesc.probe.facets import Kind
-        from gemmdesc.probe.sampling import chosen_kinds, scope_named
-
-        names = chosen_kinds(kinds)
-        if not self.simulated:
-            return {name: scope_named(name) for name in names}
-        if names != (Kind.PLAIN.value,):
-            raise InvalidInputError(f"kind must be plain with a simulated library (got {', '.join(kinds)})")
-        return {Kind.PLAIN.value: simulated_scope()}
-
-    def folder(self, seed: int, draws: int) -> Path:
-        """Where records go unless told otherwise."""
-        from gemmdesc.profiles import profile_digest, user_folder
-
-        key = f"{self.device.folder}-cublaslt-{self.library.version}-{profile_digest(self.profile)[:12]}"
-        level = "" if self.accept.value == "verified" else f"-{self.accept.value}"
-        return user_folder().parent / "verify" / f"{key}-{self.name}{level}-{seed}-{draws}"
-
-
 def _promote(sides: Sides, records: Sequence[Record], path: Path) -> str:
     """Write the profile as the records leave it; returns what became of its rows."""
     from datetime import date
@@ -202,28 +142,12 @@ def _promote(sides: Sides, records: Sequence[Record], path: Path) -> str:
     found = promoted(
         sides.profile, compared_problems(records), sides.device, sides.library, command=command_line(), date=today
     )
-    try:
+    with writing("promote", path):
         write_profile(found, path)
-    except OSError as error:
-        raise InvalidInputError(f"promote must be a file that can be written ({error}) (got {path})") from error
     changed = [new for old, new in zip(sides.profile.rows, found.rows, strict=True) if old != new]
     refuted = sum(isinstance(row.outcome, DeclineOutcome) for row in changed)
     rest = sum(not row.evidence.level.reaches(Level.VERIFIED) for row in found.rows) - refuted
     return f"{path}: {len(changed) - refuted} rows verified, {refuted} refuted, {rest} weaker ones as they were"
-
-
-def _gpu_factory(profile: Path | None, accept: Level) -> Callable[[], Library]:
-    from gemmdesc.verification.gpu import GpuBenchFactory
-
-    return GpuBenchFactory(profile=profile, accept=accept)
-
-
-def _replay_factory(opener: Opener, profile: Profile, sm: str, accept: Level) -> Callable[[], Library]:
-    from gemmdesc.library.torch_settings import TorchSettings, read_settings
-    from gemmdesc.verification.replayed import ReplayBenchFactory
-
-    settings = TorchSettings() if opener.simulated else read_settings(sm)
-    return ReplayBenchFactory(library=opener, profile=profile, settings=settings, accept=accept)
 
 
 def run(sides: Sides, options: Options, folder: Path | None, workers: int, progress: Progress) -> tuple[Record, ...]:
@@ -235,22 +159,10 @@ def run(sides: Sides, options: Options, folder: Path | None, workers: int, progr
         return ProcessPool(sides.factory, count)
 
     kept = folder or sides.folder(options.seed, options.draws)
-    progress.say(f"cuBLASLt {sides.library.version} on {sides.device.name or sides.device.folder}; records in {kept}")
+    progress.say(sides.announced(kept))
     machine = machine_at_hand(workers, shares_memory=sides.name == "kernels")
     identity = sides.identity | {"seed": options.seed, "draws": [options.draws, options.named_draws]}
     return run_campaign(open_workers, options, machine, kept, identity, progress.report)
-
-
-def machine_at_hand(workers: int, *, shares_memory: bool) -> Machine:
-    """The processes, and the device memory for them to share."""
-    from gemmdesc.verification.campaign import Machine
-
-    if not shares_memory:
-        return Machine(workers=workers)
-    import torch
-
-    free, _ = torch.cuda.mem_get_info()
-    return Machine(workers=workers, memory_bytes=max(1, free - _SPARE_BYTES - workers * _PROCESS_BYTES))
 
 
 def print_summary(records: Sequence[Record]) -> None:
@@ -281,10 +193,7 @@ def print_summary(records: Sequence[Record]) -> None:
     checked = data["launches_cross_checked"]
     if checked:
         print_table("captured launches against torch.profiler", tuple(checked), [tuple(checked.values())])
-    for title in ("reasons", "mismatches"):
-        if data[title]:
-            listed = [" | ".join(f"{k}={v}" for k, v in row.items()) for row in data[title][:_TOP]]
-            print_table(title, ("",), [(text,) for text in listed])
+    print_found(data)
 
 
 def _power(

@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gemmdesc.cli.output import DIFFERENT, EQUAL, Progress, print_json, print_table, wants_json
+from gemmdesc.cli.output import DIFFERENT, EQUAL, Progress, print_found, print_json, print_table, wants_json
 
 if TYPE_CHECKING:
-    from gemmdesc.cli.verifying import Sides
-    from gemmdesc.verification.kinds import KindOptions
-
-_TOP = 40
+    from gemmdesc.cli.sides import Sides
+    from gemmdesc.verification.kind_campaign import KindOptions
 
 
-def require_kind_options(others: Mapping[str, int | None]) -> None:
-    """Raise InvalidInputError where options were given that do not go with ``--kind``."""
+def require_alone(option: str, others: Mapping[str, object]) -> None:
+    """Raise InvalidInputError where options were given that do not go with ``option``."""
     from gemmdesc.errors import InvalidInputError
 
     given = [name for name, value in others.items() if value is not None]
     if given:
-        raise InvalidInputError(f"{given[0]} must not be given with --kind (got {others[given[0]]})")
+        raise InvalidInputError(f"{given[0]} must not be given with --{option} (got {others[given[0]]})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +42,10 @@ def verify_kinds(
         InvalidInputError: there is no such kind, or the library is simulated and answers plain products only.
     """
     from gemmdesc.probe.workers import ProcessPool
+    from gemmdesc.verification.kind_campaign import run_kinds
     from gemmdesc.verification.kind_kernels import kernels_needed, verify_kernels
     from gemmdesc.verification.kind_records import kinds_summary
-    from gemmdesc.verification.kinds import run_kinds, verify_kind
+    from gemmdesc.verification.kinds import verify_kind
 
     kernels = sides.name == "kernels"
     task, needs = (verify_kernels, kernels_needed) if kernels else (verify_kind, None)
@@ -54,8 +53,7 @@ def verify_kinds(
     usual = sides.folder(options.seed, options.draws)
     kept = folder or usual.with_name(f"{usual.name}-kinds")
     with Progress() as progress, ProcessPool(sides.factory, workers) as pool:
-        where = f"cuBLASLt {sides.library.version} on {sides.device.name or sides.device.folder}"
-        progress.say(f"{where}; records in {kept}")
+        progress.say(sides.announced(kept))
         found = run_kinds(pool, sides.scopes(choice.kinds), options, kept, sides.identity, progress.report, task, needs)
     data = kinds_summary(found)
     if wants_json(context, json):
@@ -75,7 +73,4 @@ def print_kinds(data: dict[str, Any], ours: str) -> None:
     if data["by_types"]:
         types = data["by_types"]
         print_table("by operand and output types", tuple(types[0]), [tuple(row.values()) for row in types])
-    for title in ("reasons", "mismatches"):
-        if data[title]:
-            listed = [" | ".join(f"{k}={v}" for k, v in row.items()) for row in data[title][:_TOP]]
-            print_table(title, ("",), [(text,) for text in listed])
+    print_found(data)

@@ -2,8 +2,9 @@
 
 import sys
 
+from gemmdesc.dropin.composite import matmul, mm
 from gemmdesc.dropin.epilogue import Epilogue
-from gemmdesc.dropin.functional import addmm, addmm_activation, baddbmm, bmm, gated, linear, matmul, mm, scaled_mm
+from gemmdesc.dropin.functional import addmm, addmm_activation, baddbmm, bmm, gated, linear, scaled_mm
 from gemmdesc.dropin.intercept import OverrideError
 from gemmdesc.dropin.ledger import Report, report
 from gemmdesc.dropin.named import register_choices

@@ -167,11 +167,11 @@ def fused_matmul(
     choices: Choices,
 ) -> torch.Tensor:
     """``epilogue(torch.matmul(a, b), **operands)``."""
-    import torch
-
     asked, done = _repeated("matmul", (a, b), epilogue, operands, choices)
     if done is not None:
         return done
+    import torch
+
     epilogue = _eager(epilogue)
     shape = _result_shape("matmul", torch.matmul, (a, b))
     own = Products(mm=torch.mm, bmm=torch.bmm, mv=torch.mv, dot=torch.dot, addmm=torch.addmm)
@@ -187,11 +187,11 @@ def fused_linear(
     operands: Mapping[str, torch.Tensor] | None, choices: Choices,
 ) -> torch.Tensor:  # fmt: skip
     """``epilogue(torch.nn.functional.linear(x, weight, bias), **operands)``."""
-    import torch
-
     asked, done = _repeated("linear", (x, weight, bias), epilogue, operands, choices)
     if done is not None:
         return done
+    import torch
+
     epilogue = _eager(epilogue)
     linear = torch.nn.functional.linear
     tensors = (x, weight) if bias is None else (x, weight, bias)
@@ -235,9 +235,7 @@ def _repeated(
 
     if torch.compiler.is_compiling():
         return None, None
-    calls = repeated_calls()
-    asked = calls.ask(name, tensors, epilogue, operands, choices)
-    return asked, None if asked is None else calls.run(asked, choices.get("planner"))
+    return repeated_calls().find(name, tensors, epilogue, operands, choices)
 
 
 def _eager(epilogue: Epilogue | None) -> Epilogue:

@@ -1,6 +1,6 @@
 """torch's products for graphs: composites lowered in Python onto ``torch.ops.gemmdesc``, which a compiler keeps whole.
 
-The functions of :mod:`gemmdesc.dropin.functional` come here while ``torch.compile`` traces them.
+The functions of :mod:`gemmdesc.dropin.composite` and ``functional`` come here while ``torch.compile`` traces them.
 """
 
 from __future__ import annotations

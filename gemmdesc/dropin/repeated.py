@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gemmdesc.dropin.epilogue import Epilogue
 from gemmdesc.dropin.intercept import TorchCall
@@ -22,7 +21,7 @@ from gemmdesc.dropin.through import Choices, through
 from gemmdesc.kernels.program import Input
 from gemmdesc.ops.defaults import known_planner
 from gemmdesc.ops.frequent import Runtime, torch_runtime
-from gemmdesc.plan import Planner, RepeatedCall
+from gemmdesc.plan import RepeatedCall
 from gemmdesc.routes import Activation
 
 if TYPE_CHECKING:
@@ -33,21 +32,19 @@ _OUT, _SCRATCH = int(Input.OUT), int(Input.SCRATCH)
 #: Choices that leave a repeated call what it is.
 _SIMPLE = frozenset(("on_decline", "planner"))
 _POLICIES = ("raise", "library")
-_NONE: Mapping[str, Any] = MappingProxyType({})
 _MAPPINGS = (dict, type(None))
 
 
 class Asked(NamedTuple):
     """A call as it is looked up: its tensors, first those that it multiplies and adds, then the epilogue's operands.
 
-    ``key``: all that its program depends on.  ``at``: the tensors' addresses; ``device``: theirs, the current one.
+    ``key``: all that its program depends on.  ``at``: the tensors' addresses.
     """
 
     key: tuple[Any, ...]
     tensors: tuple[torch.Tensor, ...]
     names: tuple[str, ...]
     at: tuple[int, ...]
-    device: int
 
 
 class RepeatedCalls:
@@ -59,74 +56,76 @@ class RepeatedCalls:
         self._runtime, self._ledger = runtime, ledger
         self._types = frozenset((torch.Tensor, torch.nn.Parameter))
         self._bytes, self._empty = torch.uint8, torch.empty_strided
-        self._grad_enabled, self._autocast = torch.is_grad_enabled, torch.is_autocast_enabled
+        self._grad_enabled, self._autocast = torch.is_grad_enabled, _any_autocast()
 
-    def ask(
+    def find(
         self, name: str, tensors: tuple[torch.Tensor | None, ...], epilogue: Epilogue | None,
         operands: Mapping[str, torch.Tensor] | None, choices: Choices,
-    ) -> Asked | None:  # fmt: skip
-        """The call of function ``name`` as it is looked up, or None where calls like it are never noted."""
-        if choices and not (choices.keys() <= _SIMPLE and choices.get("on_decline", "raise") in _POLICIES):
-            return None
-        if tensors[-1] is None:
-            tensors = tensors[:-1]
-        if (epilogue is not None and type(epilogue) is not Epilogue) or type(operands) not in _MAPPINGS:
-            return None
-        named = operands or _NONE
-        given = (*tensors, *named.values())
-        runtime, types = self._runtime, self._types
-        device_of = runtime.device_of
-        stored, at = [], []
-        try:
-            if type(given[0]) not in types:
-                return None
-            index = device_of(given[0])
-            if index < 0 or index != runtime.current_device():
-                return None
-            for tensor in given:
-                if type(tensor) not in types or device_of(tensor) != index:
-                    return None
-                address = tensor.data_ptr()
-                at.append(address)
-                stored.append((tensor.shape, tensor.stride(), address & -address & 255, tensor.dtype))
-        except RuntimeError:  # a tensor without strides or memory
-            return None
-        spelled = "" if epilogue is None else epilogue.spelled
-        names = tuple(named)
-        key = (name, spelled, len(tensors), names, runtime.is_capturing(), runtime.settings(), *stored)
-        return Asked(key, given, names, tuple(at), index)
+    ) -> tuple[Asked | None, torch.Tensor | None]:  # fmt: skip
+        """The call of function ``name`` as it is looked up, None where calls like it are never noted; and its result.
 
-    def run(self, asked: Asked, planner: Planner | None) -> torch.Tensor | None:
-        """The result of a call like one that was noted; None where it must take the long way.
+        There is a result where a call like it was noted; else it must take the long way.
 
         Raises:
             LaunchError: the CUDA driver refuses.
         """
+        if choices and not (choices.keys() <= _SIMPLE and choices.get("on_decline", "raise") in _POLICIES):
+            return None, None
+        if tensors[-1] is None:
+            tensors = tensors[:-1]
+        if (epilogue is not None and type(epilogue) is not Epilogue) or type(operands) not in _MAPPINGS:
+            return None, None
+        names, given = tuple(operands or ()), cast("tuple[torch.Tensor, ...]", tensors)
+        if operands:
+            given = (*given, *operands.values())
+        runtime, types = self._runtime, self._types
+        device_of = runtime.device_of
+        at, graph, plain = [], self._grad_enabled(), True
+        try:
+            # Torch is not asked of its device before there is a tensor on one.
+            if type(given[0]) not in types:
+                return None, None
+            index = device_of(given[0])
+            if index < 0 or index != runtime.current_device():
+                return None, None
+            spelled = "" if epilogue is None else epilogue.spelled
+            key = [name, spelled, len(tensors), names, runtime.is_capturing(), runtime.settings()]
+            for tensor in given:
+                if type(tensor) not in types or device_of(tensor) != index:
+                    return None, None
+                address = tensor.data_ptr()
+                at.append(address)
+                key += (tensor.shape, tensor.stride(), address & -address & 255, tensor.dtype)
+                if tensor.is_neg() or (graph and tensor.requires_grad):
+                    plain = False
+        except RuntimeError:  # a tensor without strides or memory
+            return None, None
+        found = tuple(key)
+        planner = choices.get("planner") if choices else None
         if planner is None:
-            planner = known_planner(asked.device)
-            if planner is None:
-                return None
-        call = planner.repeated.get(asked.key)
-        if call is None or self._autocast() or self._autocast("cpu"):
-            return None
-        grad = self._grad_enabled()
-        for tensor in asked.tensors:
-            if tensor.is_neg() or (grad and tensor.requires_grad):
-                return None
+            planner = known_planner(index)
+        call = None if planner is None else planner.repeated.get(found)
+        if call is None or not plain or self._autocast():
+            return Asked(found, given, names, tuple(at)), None
+        return None, self._run(call, at, index)
+
+    def _run(self, call: RepeatedCall, at: Sequence[int], index: int) -> torch.Tensor:
+        """The result of a call that was noted, of tensors at those addresses."""
         result = self._empty(call.shape, call.strides, dtype=call.dtype, device=call.device)
-        inputs, at = list(call.inputs), asked.at
+        inputs = list(call.inputs)
         inputs[_OUT] = result.data_ptr()
         for place, source in call.places:
             inputs[place] = at[source]
-        self._launch(call, inputs, self._runtime.current_stream(asked.device))
+        stream = self._runtime.current_stream(index)
+        if call.scratch_bytes:
+            self._launch(call, inputs, stream)
+        else:
+            call.program(stream, tuple(inputs))
         self._ledger.add(call.operator)
         return result
 
     def _launch(self, call: RepeatedCall, inputs: list[int], stream: int) -> None:
-        """Run the program, with memory of torch's allocator where it needs some."""
-        if not call.scratch_bytes:
-            call.program(stream, tuple(inputs))
-            return
+        """Run the program with memory of torch's allocator."""
         functions = self._runtime.scratch
         if functions is None:
             held = self._empty((call.scratch_bytes,), (1,), dtype=self._bytes, device=call.device)
@@ -143,7 +142,7 @@ class RepeatedCalls:
     def note(self, asked: Asked, launched: Sequence[Launched], result: torch.Tensor) -> None:
         """Remember a call that came down to ``launched``, unless that was not one program on its own tensors."""
         # Torch may take another way where a gradient will be wanted, or types are converted.
-        if len(launched) != 1 or result.requires_grad or self._autocast() or self._autocast("cpu"):
+        if len(launched) != 1 or result.requires_grad or self._autocast():
             return
         found = _call(asked, launched[0], result)
         runtime = self._runtime
@@ -199,6 +198,14 @@ def _is_whole(result: torch.Tensor, space: torch.Tensor) -> bool:
     return alike and bool(result.is_contiguous()) and bool(space.is_contiguous())
 
 
+def _any_autocast() -> Callable[[], bool]:
+    """Whether autocast is on, for CUDA or the host."""
+    import torch
+
+    behind: Callable[[], bool] | None = getattr(torch._C, "_is_any_autocast_enabled", None)
+    return behind or (lambda: torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"))
+
+
 @cache
 def repeated_calls() -> RepeatedCalls:
     """The process's, on torch's devices."""
@@ -216,11 +223,9 @@ def repeated(
 ) -> torch.Tensor:
     """:func:`gemmdesc.dropin.through.through` of a function without an epilogue, at once where it was made before."""
     calls = repeated_calls()
-    asked = calls.ask(name, tensors, None, None, choices)
-    if asked is not None:
-        done = calls.run(asked, choices.get("planner"))
-        if done is not None:
-            return done
+    asked, done = calls.find(name, tensors, None, None, choices)
+    if done is not None:
+        return done
     launched: list[Launched] = []
     result = through(
         name, call, tensors, choices, prepare=lambda inner, executor: witnessed(inner, launched.append)

@@ -34,10 +34,12 @@ class CardArithmetic:
     """Every matrix step that a compiled ``tl.dot`` may use on one card.
 
     A pair of operand types has one entry, and the entry holds for each instruction that the compiler may pick for that
-    pair; a card on which they differ has no entry there.
+    pair; a card on which they differ has no entry there.  ``wgmma``: whether a warp group can multiply what lies in
+    shared memory, by instructions of these steps.
     """
 
     steps: tuple[MatrixStep, ...]
+    wgmma: bool = False
 
     def __post_init__(self) -> None:
         named = [(s.operand_dtype, s.b_dtype) for s in self.steps]

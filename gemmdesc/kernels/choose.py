@@ -13,6 +13,7 @@ from gemmdesc.kernels.choose_lanes import SCALAR_ONLY, LaneChoice, choose_scalar
 from gemmdesc.kernels.config import (
     EARLY_MERGED_CONFIGS,
     EARLY_TMA_CONFIGS,
+    EARLY_WIDE_CONFIGS,
     FOLDED_CONFIGS,
     GROUPED_CONFIGS,
     MERGED_CONFIGS,
@@ -20,6 +21,7 @@ from gemmdesc.kernels.config import (
     MERGED_POINTER_CONFIGS,
     POINTER_CONFIGS,
     TMA_CONFIGS,
+    WIDE_CONFIGS,
     Feature,
     KernelConfig,
 )
@@ -28,6 +30,7 @@ from gemmdesc.kernels.estimate import estimated_us
 from gemmdesc.kernels.meta import KernelMeta, Layout
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.slices import Merge, Slices, declined, slice_up
+from gemmdesc.kernels.specialised import EARLY_SPECIALISED_CONFIGS, SPECIALISED_CONFIGS, specialised_fits
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tuned import UNTUNED, TunedKey, TunedTable, tuned_key
 from gemmdesc.kernels.unasked import compared, features_of, pays_unasked, without_twins
@@ -130,7 +133,7 @@ def choose_kernel(
         return declined(f"out must have a unit stride (got {meta.out.row_stride}, {meta.out.column_stride})")
     swapped = meta.m < meta.n and meta.m <= THIN_SIDE
     turned = meta.swapped if swapped else meta
-    candidates = structures_for(slices, turned)
+    candidates = tuple(s for s in structures_for(slices, turned) if card.wgmma or s is not Structure.CHAIN_SPECIALISED)
     if structure is not None:
         candidates = tuple(c for c in candidates if c is structure)
     pick = None if config else tuned.find(chain_key(slices, turned))
@@ -143,7 +146,8 @@ def choose_kernel(
     for tried in [(c,) for c in candidates] if config else _together(candidates):
         found = []
         for candidate in tried:
-            known = (config,) if config else configs or _unasked_configs(candidate, turned, slices, unasked)
+            every = configs_of(candidate) if structure is Structure.CHAIN_SPECIALISED else ()
+            known = (config,) if config else configs or every or _unasked_configs(candidate, turned, slices, unasked)
             found += [(candidate, c) for c in known if _fits(c, candidate, turned, slices)]
         if found:
             return _chosen(found, slices, turned, swapped)
@@ -163,6 +167,10 @@ def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:
     match structure:
         case Structure.CHAIN_TMA:
             return TMA_CONFIGS + EARLY_TMA_CONFIGS
+        case Structure.CHAIN_WIDE:
+            return WIDE_CONFIGS + EARLY_WIDE_CONFIGS
+        case Structure.CHAIN_SPECIALISED:
+            return SPECIALISED_CONFIGS + EARLY_SPECIALISED_CONFIGS
         case Structure.FOLDED_CHAIN:
             return FOLDED_CONFIGS
         case Structure.MERGED_TMA:
@@ -183,10 +191,13 @@ def _unasked_configs(
     structure: Structure, meta: KernelMeta, slices: Slices, unasked: frozenset[Feature] | None
 ) -> list[KernelConfig]:
     """Those that the model may pick; where it may pick dependent ones, not what they are without."""
+    if structure is Structure.CHAIN_WIDE and meta.n <= THIN_SIDE:
+        return []
     every = configs_of(structure)
     if unasked is not None:
+        asked = structure is Structure.CHAIN_WIDE and Feature.WIDE in unasked
         return without_twins(
-            [c for c in every if features_of(structure, c) <= unasked and compared(structure, c)]
+            [c for c in every if features_of(structure, c) <= unasked and (asked or compared(structure, c))]
         )
     span = read_span(slices, meta)
     return without_twins([c for c in every if pays_unasked(structure, c, meta, slices, span)])
@@ -209,10 +220,8 @@ def structures_for(slices: Slices, meta: KernelMeta) -> tuple[Structure, ...]:
     pointers = (chained,) if slices.merge is None else (merged, chained)
     if not _direct(slices, meta) and min(meta.m, meta.n) < PACKED_SIDE:
         return pointers
-    if slices.merge is None:
-        scratch: tuple[Structure, ...] = (Structure.CHAIN_TMA,)
-    else:
-        scratch = (Structure.MERGED_TMA, Structure.CHAIN_TMA)
+    scratch: tuple[Structure, ...] = (Structure.CHAIN_TMA, Structure.CHAIN_WIDE)
+    scratch = (*scratch, Structure.CHAIN_SPECIALISED) if slices.merge is None else (Structure.MERGED_TMA, *scratch)
     if not _direct(slices, meta) and _is_short(slices, meta):
         return (*pointers, *scratch)
     if slices.merge is not None and foldable(slices.merge, meta.out.dtype):
@@ -245,13 +254,19 @@ def _fits(config: KernelConfig, structure: Structure, meta: KernelMeta, slices: 
     """Whether no step of ``config`` crosses from one slice into the next, and the kernel fits memory and indices."""
     if structure.by_descriptor and slices.count > 1 and read_span(slices, meta) % config.block_k:
         return False
+    wide = structure is Structure.CHAIN_WIDE
     if config.one_launch != structure.merged:
+        return False
+    if config.beside_n and not wide and structure is not Structure.CHAIN_SPECIALISED:
+        return False
+    if (wide and not config.beside_n) or not specialised_fits(config, structure, meta, read_span(slices, meta)):
         return False
     if structure.merged and not _counts(config, structure, meta, slices):
         return False
-    stored = DType.FLOAT32 if slices.merge and structure is not Structure.FOLDED_CHAIN else meta.out.dtype
+    scratch = slices.merge is not None and structure is not Structure.FOLDED_CHAIN
+    stored = DType.FLOAT32 if scratch else meta.out.dtype
     return (
-        config.shared_bytes(meta.a.dtype.itemsize, stored.itemsize) <= meta.shared_bytes
+        config.shared_bytes(meta.a.dtype.itemsize, stored.itemsize, by_pointers=scratch) <= meta.shared_bytes
         and config.tiles(meta.m, meta.n) * slices.count <= MAX_NARROW_OFFSET
     )
 

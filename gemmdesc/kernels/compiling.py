@@ -8,7 +8,6 @@ from typing import Any
 import triton.language as tl
 from triton import compile as triton_compile
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError
@@ -17,6 +16,7 @@ from gemmdesc.kernels.finish import finish_kernel
 from gemmdesc.kernels.fma_chain import fma_chain_kernel
 from gemmdesc.kernels.folded_chain import folded_chain_kernel
 from gemmdesc.kernels.fused_chain import fused_after_kernel, fused_pointer_kernel, fused_tma_kernel
+from gemmdesc.kernels.gluon_host import descriptor_type, source_of
 from gemmdesc.kernels.grouped_chain import grouped_chain_kernel
 from gemmdesc.kernels.kmajor_chain import kmajor_chain_kernel, kmajor_pack_kernel, scaled_merge_kernel
 from gemmdesc.kernels.lane_nest import lane_join_kernel, lane_nest_kernel
@@ -24,12 +24,17 @@ from gemmdesc.kernels.merge import merge_kernel
 from gemmdesc.kernels.merged_chain import merged_grouped_kernel, merged_pointer_kernel, merged_tma_kernel
 from gemmdesc.kernels.repack import repack_kernel
 from gemmdesc.kernels.scalar_nest import fold_level_kernel, scalar_leaves_kernel
+from gemmdesc.kernels.specialised_chain import chain_specialised_kernel
+from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variants import Variant
 from gemmdesc.kernels.variants_fused import BYTES
+from gemmdesc.kernels.variants_specialised import boxes_of
+from gemmdesc.kernels.wide_chain import chain_wide_kernel
 
 #: The kernels by the name that a Variant carries.
 KERNELS: Mapping[str, Any] = {
     "chain_tma": chain_tma_kernel,
+    "chain_wide": chain_wide_kernel,
     "folded_chain": folded_chain_kernel,
     "chain_pointer": chain_pointer_kernel,
     "grouped_chain": grouped_chain_kernel,
@@ -50,6 +55,7 @@ KERNELS: Mapping[str, Any] = {
     "fused_tma": fused_tma_kernel,
     "fused_pointer": fused_pointer_kernel,
     "fused_after": fused_after_kernel,
+    "chain_specialised": chain_specialised_kernel,
 }
 #: Pointers to buffers of our own, whose alignment the compiler may rely on.
 ALIGNED = ("packed_ptr", "a_packed_ptr", "b_packed_ptr", "scratch_ptr")
@@ -90,8 +96,10 @@ def compile_variant(variant: Variant, *, capability: int) -> Any:
     kernel = KERNELS[variant.kernel]
     constants = constants_of(variant)
     descriptors = _descriptors(variant, constants)
-    if "out_desc" in descriptors and constants.get("STORE_BY_DESCRIPTOR") is False:
-        constants["out_desc"] = None
+    absent = [p.name for p in kernel.params if p.name.endswith("_desc") and p.name not in descriptors]
+    if constants.get("STORE_BY_DESCRIPTOR") is False:
+        absent += [name for name in descriptors if name.startswith("out")]
+    constants |= dict.fromkeys(absent)
     signature: dict[str, str] = {}
     attributes = {}
     for position, parameter in enumerate(kernel.params):
@@ -109,7 +117,7 @@ def compile_variant(variant: Variant, *, capability: int) -> Any:
         if name in ALIGNED:
             attributes[(position,)] = [["tt.divisibility", 16]]
     return triton_compile(
-        ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes),
+        source_of(kernel, signature, constants, attributes),
         target=GPUTarget("cuda", capability, 32),
         options=options_of(variant),
     )
@@ -117,6 +125,11 @@ def compile_variant(variant: Variant, *, capability: int) -> Any:
 
 def _descriptors(variant: Variant, constants: Mapping[str, Any]) -> dict[str, str]:
     """The signature of every tensor descriptor that the variant's kernel takes."""
+    if variant.kernel == Structure.CHAIN_SPECIALISED.value:
+        return {
+            name: _specialised(variant.stored if name.startswith("out") else variant.loaded, box)
+            for name, box in boxes_of(constants).items()
+        }
     kmajor = variant.kernel == "kmajor_chain"
     if not kmajor and "A_ROWS" not in constants:
         return {}
@@ -126,9 +139,16 @@ def _descriptors(variant: Variant, constants: Mapping[str, Any]) -> dict[str, st
     boxes = {"a_desc": (variant.loaded, a), "b_desc": (variant.loaded_b or variant.loaded, b)}
     if not kmajor:
         boxes["out_desc"] = (variant.stored, (m, n // int(constants.get("CHUNKS", 1))))
+    if beside := constants.get("BESIDE_N"):
+        boxes["b_beside_desc"] = (variant.loaded, (k, beside) if constants["B_ROWS"] else (beside, k))
+        boxes["out_beside_desc"] = (variant.stored, (m, beside))
     return {
         name: f"tensordesc<{_POINTERS[dtype].lstrip('*')}[{box[0]}, {box[1]}]>" for name, (dtype, box) in boxes.items()
     }
+
+
+def _specialised(dtype: DType, box: tuple[int, int]) -> str:
+    return descriptor_type(_POINTERS[dtype].lstrip("*"), box, dtype.itemsize)
 
 
 def compiled_variants() -> dict[str, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.config import KernelConfig
-from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.meta import KernelMeta, Layout
 from gemmdesc.kernels.slices import Slices
 from gemmdesc.kernels.structure import Structure
 
@@ -35,10 +35,13 @@ class Costs:
 
     ``start_us``: a launch; ``fill_us``: a pipeline's first turn; ``early_us``: what a dependent launch hides of both.
     ``latency_us``: from asking for a step of a tile to having multiplied it.  ``gigahertz``: clock;
-    ``tera_operations``: the rate that power allows, additions counted; ``terabytes``: of device memory.  ``tile_us``
-    and ``store_ns``: the end of a tile, and of a thousand of its outputs.  ``line_ns``, ``sliver_ns``: one line of a
-    box, and beyond that of a line of no length.  ``fold_us``, ``fold_terabytes``: a fold's own kernel.  ``merge_us``,
-    ``slice_us``: a fold by the last program, and each slice of it.  ``sharpness``: the norm's power.
+    ``tera_operations``: the rate that power allows, additions counted; ``terabytes``: of device memory.
+    ``tile_us`` and ``store_ns``: the end of a tile, and of a thousand of its outputs.  ``line_ns``, ``sliver_ns``: one
+    line of a box, and beyond that of a line of no length.  ``fold_us``, ``fold_terabytes``, ``turned_terabytes``: a
+    fold's own kernel, what it reads where the output lies by rows, as scratch does, and where by columns.
+    ``merge_us``, ``slice_us``, ``slice_ns``: a fold by the last program, each slice of it, and a thousand outputs of a
+    slice.  ``restart_us``: from the end of a loop over k to the next one of a program or multiprocessor, where loads of
+    the next do not begin before.  ``sharpness``: the norm's power.
     """
 
     start_us: float
@@ -54,16 +57,19 @@ class Costs:
     sliver_ns: float
     fold_us: float
     fold_terabytes: float
+    turned_terabytes: float
     merge_us: float
     slice_us: float
+    slice_ns: float
+    restart_us: float
     sharpness: float
 
 
 #: Fitted to an H200.
 H200 = Costs(
     start_us=2.74, fill_us=0.24, early_us=0.5, latency_us=0.818, gigahertz=1.98, tera_operations=917.0, terabytes=4.51,
-    tile_us=0.25, store_ns=10.8, line_ns=0.11, sliver_ns=8.1, fold_us=2.83, fold_terabytes=0.88, merge_us=1.44,
-    slice_us=0.154, sharpness=3.87,
+    tile_us=0.25, store_ns=10.8, line_ns=0.11, sliver_ns=8.1, fold_us=2.42, fold_terabytes=2.19, turned_terabytes=0.5,
+    merge_us=1.28, slice_us=0.075, slice_ns=180.0, restart_us=1.4, sharpness=3.87,
 )  # fmt: skip
 
 
@@ -109,14 +115,38 @@ def estimated_us(
     together = sum([math.pow(bound / largest, costs.sharpness) for bound in bounds])
     time = largest * math.pow(together, 1 / costs.sharpness)
     time += costs.start_us + costs.fill_us * min(turns.steps, _FILLING) / _FILLING
-    time += turns.each * costs.tile_us + turns.share * config.block_m * config.block_n * costs.store_ns * 1e-6
+    time += turns.each * costs.tile_us + turns.share * config.block_m * config.columns * costs.store_ns * 1e-6
     if config.dependent:
         time -= costs.early_us
+    time += _between(structure, config, slices, turns, costs) / max(1, turns.programs // meta.sm_count)
+    return time + _fold(structure, config, meta, slices, costs)
+
+
+def _between(structure: Structure, config: KernelConfig, slices: Slices, turns: Turns, costs: Costs) -> float:
+    """Microseconds of a program between loops over k that are not flattened; others of its multiprocessor hide them."""
+    if structure is Structure.CHAIN_WIDE:
+        return (turns.each - 1) * costs.restart_us
+    if structure is Structure.FOLDED_CHAIN:
+        return (turns.each * slices.count - 1) * costs.restart_us
     if structure.merged:
-        time += costs.merge_us + slices.count * costs.slice_us
-    elif slices.merge is not None and structure is not Structure.FOLDED_CHAIN:
-        time += costs.fold_us + slices.count * meta.m * meta.n * 4e-6 / costs.fold_terabytes
-    return time
+        # A slice goes to scratch and comes back.
+        return (turns.each - 1) * (costs.restart_us + 2 * _slice_us(config, costs))
+    return 0.0
+
+
+def _fold(structure: Structure, config: KernelConfig, meta: KernelMeta, slices: Slices, costs: Costs) -> float:
+    """Microseconds of a fold that is not in registers."""
+    if structure.merged:
+        return costs.merge_us + slices.count * _slice_us(config, costs)
+    if slices.merge is None or structure is Structure.FOLDED_CHAIN:
+        return 0.0
+    turned = meta.out.layout(meta.m, meta.n) is Layout.COLUMNS
+    rate = costs.turned_terabytes if turned else costs.fold_terabytes
+    return costs.fold_us + slices.count * meta.m * meta.n * 4e-6 / rate
+
+
+def _slice_us(config: KernelConfig, costs: Costs) -> float:
+    return costs.slice_us + config.block_m * config.columns * costs.slice_ns * 1e-6
 
 
 def least_us(meta: KernelMeta, costs: Costs = H200) -> float:
@@ -128,12 +158,11 @@ def least_us(meta: KernelMeta, costs: Costs = H200) -> float:
 
 def _bounds(config: KernelConfig, meta: KernelMeta, turns: Turns, lanes: int, costs: Costs) -> tuple[float, ...]:
     """Microseconds of each of what may be the slowest: instructions, caches, lines, latency, power, memory."""
-    rows, columns, k = config.block_m, config.block_n, config.block_k
+    rows, columns, k = config.block_m, config.columns, config.block_k
     size = meta.a.dtype.itemsize
     steps, clocks = turns.share * turns.steps, costs.gigahertz * 1e3
-    # Each warp group reads its rows and all columns of a step from shared memory.
-    read = (_GROUP_ROWS + columns) * 16 * size / _SHARED_BYTES
-    instruction = max(columns * _GROUP_ROWS * 16 / _PRODUCTS * 2, read)
+    widths = (config.block_n, config.beside_n) if config.beside_n else (columns,)
+    instruction = sum([_instruction(width, size) for width in widths])
     width = min(k, _BOX_LANES)
     line = costs.line_ns + costs.sliver_ns * max(0.0, 1 - lanes / min(width, _SLIVER_LANES))
     work = 2.0 * turns.items * turns.steps * rows * columns * k
@@ -146,3 +175,9 @@ def _bounds(config: KernelConfig, meta: KernelMeta, turns: Turns, lanes: int, co
         work * 1e-6 / costs.tera_operations,
         moved * 1e-6 / costs.terabytes,
     )
+
+
+def _instruction(columns: int, size: int) -> float:
+    """Clocks of an instruction, in which each warp group reads its rows and all columns from shared memory."""
+    read = (_GROUP_ROWS + columns) * 16 * size / _SHARED_BYTES
+    return max(columns * _GROUP_ROWS * 16 / _PRODUCTS * 2, read)

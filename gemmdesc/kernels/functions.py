@@ -78,19 +78,24 @@ def tanh(x):
 @triton.jit
 def erf(x):
     """CUDA 13.0's ``erff``: two polynomials of degree 6, the one for large |x| an exponent of two."""
-    size = tl.abs(x)
-    large = size >= 1.002959966659546
-    at = tl.where(large, size, x * x)
-    p = tl.where(large, 0.00011219871521461755, 8.483494457323104e-05)
-    p = tl.fma(at, p, tl.where(large, -0.0013275252422317863, -0.0008213091641664505))
-    p = tl.fma(at, p, tl.where(large, 0.00839653518050909, 0.005213488824665546))
-    p = tl.fma(at, p, tl.where(large, -0.04024658352136612, -0.026868773624300957))
-    p = tl.fma(at, p, tl.where(large, 0.15950430929660797, 0.11284004896879196))
-    p = tl.fma(at, p, tl.where(large, 0.9129176735877991, -0.37612664699554443))
-    p = tl.fma(at, p, tl.where(large, 0.6290600299835205, 0.12837915122509003))
-    end = tl.where(large, size * -1.0, x)
-    p = tl.fma(p, end, end)
-    return tl.where(large, copy_sign(1.0 - exp2_approx(p), x), p)
+    # Both polynomials are computed: selecting one's coefficients takes more instructions than the other one.
+    size, square = tl.abs(x), x * x
+    near = tl.fma(square, filled(x, 8.483494457323104e-05), filled(x, -0.0008213091641664505))
+    near = tl.fma(square, near, filled(x, 0.005213488824665546))
+    near = tl.fma(square, near, filled(x, -0.026868773624300957))
+    near = tl.fma(square, near, filled(x, 0.11284004896879196))
+    near = tl.fma(square, near, filled(x, -0.37612664699554443))
+    near = tl.fma(square, near, filled(x, 0.12837915122509003))
+    near = tl.fma(near, x, x)
+    far = tl.fma(size, filled(x, 0.00011219871521461755), filled(x, -0.0013275252422317863))
+    far = tl.fma(size, far, filled(x, 0.00839653518050909))
+    far = tl.fma(size, far, filled(x, -0.04024658352136612))
+    far = tl.fma(size, far, filled(x, 0.15950430929660797))
+    far = tl.fma(size, far, filled(x, 0.9129176735877991))
+    far = tl.fma(size, far, filled(x, 0.6290600299835205))
+    end = size * -1.0
+    far = copy_sign(1.0 - exp2_approx(tl.fma(far, end, end)), x)
+    return tl.where(size >= 1.002959966659546, far, near)
 
 
 @triton.jit
@@ -109,11 +114,11 @@ def gelu_tanh(x):
 @triton.jit
 def one_and_power(x):
     """1 + exp(-x) by CUDA's ``expf``: its last product and the sum are one fused operation."""
-    below = x * -1.0
-    whole = fma_saturate(below, filled(x, 0.005724980030208826), filled(x, 0.5))
+    # A product's sign is in the constant: a negated operand of inline PTX would be an instruction.
+    whole = fma_saturate(x, filled(x, -0.005724980030208826), filled(x, 0.5))
     whole = fma_down(whole, filled(x, 252.0), filled(x, 12582913.0))
-    rest = tl.fma(below, filled(x, 1.4426950216293335), 12583039.0 - whole)
-    rest = tl.fma(below, filled(x, 1.925963033500011e-08), rest)
+    rest = tl.fma(x, filled(x, -1.4426950216293335), 12583039.0 - whole)
+    rest = tl.fma(x, filled(x, -1.925963033500011e-08), rest)
     power = (whole.to(tl.int32, bitcast=True) << 23).to(tl.float32, bitcast=True)
     return tl.fma(power, exp2_approx(rest), filled(x, 1.0))
 
@@ -128,6 +133,44 @@ def silu(x):
 def sigmoid(x):
     """torch's sigmoid, 1 / (1 + exp(-x)), the quotient rounded to nearest."""
     return tl.div_rn(filled(x, 1.0), one_and_power(x))
+
+
+@triton.jit
+def improved(quotient, over, under, inverse):
+    """The quotient of ``over`` and ``under`` after one step of Newton's method; ``inverse`` is nearly 1 / ``under``."""
+    rest = tl.fma(under * -1.0, quotient, over)
+    # A step by nothing would make +0.0 of -0.0, and where something is infinite the rest is a NaN.
+    return tl.where(tl.abs(rest) > 0.0, tl.fma(rest, inverse, quotient), quotient)
+
+
+@triton.jit
+def silu_between(x, SCALE: tl.constexpr):
+    """:func:`silu` of a 16-bit value, to be rounded to the same type: not always the same float32, the same 16 bits.
+
+    A quotient rounded to nearest is a subroutine and a branch of its own for each element, and no two overlap.  One
+    step of Newton's method on the quotient by ``rcp.approx`` has the same bits after the second rounding, whatever
+    ``rcp.approx`` and ``ex2.approx`` give within the errors that PTX promises; ``tests/test_functions_between.py`` goes
+    through all of that.  SCALE: 1, or for bfloat16, which holds quotients where 1 / (1 + exp(-x)) would be flushed to
+    zero, 1 / 8.
+    """
+    total = one_and_power(x)
+    if SCALE != 1.0:
+        x, total = x * SCALE, total * SCALE
+    inverse = reciprocal_approx(total)
+    return improved(x * inverse, x, total, inverse)
+
+
+@triton.jit
+def sigmoid_between(x, SCALE: tl.constexpr):
+    """:func:`sigmoid` of a 16-bit value, to be rounded to the same type, as :func:`silu_between`."""
+    total = one_and_power(x)
+    if SCALE != 1.0:
+        total = total * SCALE
+    inverse = reciprocal_approx(total)
+    found = improved(inverse, filled(x, 1.0), total, inverse)
+    if SCALE != 1.0:
+        found = found * SCALE
+    return found
 
 
 @triton.jit

@@ -10,17 +10,25 @@ from gemmdesc.descriptor import AddBias, AddC, CastTo, EpilogueStep, GEMMDesc, R
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, choose_kernel
-from gemmdesc.kernels.config import TMA_CONFIGS, UNCOMPARED_CONFIGS
+from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, choose_kernel, read_span
+from gemmdesc.kernels.config import PIPELINED_CONFIGS, SHORT_CONFIGS, SHORT_TILE, TMA_CONFIGS, KernelConfig
+from gemmdesc.kernels.estimate import turns_of
 from gemmdesc.kernels.instructions import OPERAND_KINDS, Instructions, assembled
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.slices import OPERAND_DTYPES, declined
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tuned import UNTUNED, TunedTable
-from gemmdesc.pointwise import PointwiseStep
+from gemmdesc.kernels.unasked import pays_unasked
+from gemmdesc.pointwise import FunctionStep, PointwiseStep
 
-#: Triton has no code for storing rows of 8 so.
-FUSED_CONFIGS = tuple(c for c in TMA_CONFIGS if c.block_n >= 16 and c not in UNCOMPARED_CONFIGS)
+#: Triton has no code for storing rows of 8 so; of the others, those that a card has compared with such ends.
+SINGLE_CONFIGS = tuple(c for c in TMA_CONFIGS if c.block_n >= 16 and c not in (*PIPELINED_CONFIGS, *SHORT_CONFIGS))
+#: Two programs share a multiprocessor: one multiplies while the other finishes a tile by functions.
+PAIRED = KernelConfig(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=3, programs_per_sm=2)
+FUSED_CONFIGS = (
+    *SINGLE_CONFIGS, PAIRED,
+    *(replace(c, dependent=True) for c in SINGLE_CONFIGS if c.block_m * c.block_n <= SHORT_TILE),
+)  # fmt: skip
 #: The largest stride of an operand or an output, so that offsets inside a tile have 32 bits.
 MOST_STRIDE = MAX_NARROW_OFFSET // 256
 FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
@@ -161,11 +169,46 @@ def _chain(
     chain = choose_kernel(alone, stored, card, tuned=tuned, unasked=frozenset())
     if not isinstance(chain, KernelChoice) or chain.merges or chain.slices.count != 1:
         return None
-    if chain.structure is Structure.CHAIN_TMA:
-        if chain.config in FUSED_CONFIGS:
-            return chain
-        smaller = choose_kernel(alone, stored, card, configs=FUSED_CONFIGS, structure=Structure.CHAIN_TMA)
-        return smaller if isinstance(smaller, KernelChoice) else None
+    if chain.structure in (Structure.CHAIN_TMA, Structure.CHAIN_WIDE, Structure.CHAIN_SPECIALISED):
+        if chain.config not in FUSED_CONFIGS:
+            chosen = choose_kernel(alone, stored, card, configs=SINGLE_CONFIGS, structure=Structure.CHAIN_TMA)
+            if not isinstance(chosen, KernelChoice):
+                return None
+            chain = chosen
+        return _scheduled(chain, alone, stored, card, paired=_wants_pairs(desc))
     narrow = meta.a.last_offset(meta.m, meta.k), meta.b.last_offset(meta.k, meta.n)
     fits = chain.structure is Structure.CHAIN_POINTER and max(narrow) <= MAX_NARROW_OFFSET
     return chain if fits else None
+
+
+def _wants_pairs(desc: GEMMDesc) -> bool:
+    """Whether functions follow, and results are so narrow that two programs share a multiprocessor's memory."""
+    return desc.output_dtype.itemsize <= 2 and any(isinstance(s, get_args(FunctionStep)) for s in desc.epilogue)
+
+
+def _scheduled(
+    chain: KernelChoice, alone: GEMMDesc, meta: KernelMeta, card: CardArithmetic, *, paired: bool
+) -> KernelChoice:
+    """``chain`` of several programs on each multiprocessor where what follows takes long, or started early.
+
+    A program that finishes a tile multiplies nothing, and waits for operands and stores.  Where chains are short, other
+    programs ask for theirs meanwhile; where each program has several tiles and what follows wants pairs (``paired``),
+    the other one multiplies.
+    """
+    turned = meta.swapped if chain.swapped else meta
+    turns = turns_of(Structure.CHAIN_TMA, chain.config, turned, chain.slices, read_span(chain.slices, turned))
+    chosen: Any = chain
+    short = turns.steps < chain.config.num_stages and 2 * turns.items > turned.sm_count
+    if short and chain.config.programs_per_sm == 1:
+        shared = tuple(c for c in SINGLE_CONFIGS if c.programs_per_sm > 1 and c.block_n * c.block_m >= SHORT_TILE)
+        chosen = choose_kernel(alone, meta, card, configs=shared, structure=Structure.CHAIN_TMA)
+    elif paired and turns.each > 1 and chain.config == SINGLE_CONFIGS[0]:
+        chosen = choose_kernel(alone, meta, card, config=PAIRED, structure=Structure.CHAIN_TMA)
+    if not isinstance(chosen, KernelChoice):
+        chosen = chain
+    early = replace(chosen.config, dependent=True)
+    pays = early in FUSED_CONFIGS and pays_unasked(
+        Structure.CHAIN_TMA, early, turned, chosen.slices, read_span(chosen.slices, turned)
+    )
+    started: KernelChoice = replace(chosen, config=early) if pays else chosen
+    return started

@@ -9,10 +9,38 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gemmdesc.kernels.fused_steps import PROGRAM_ARGUMENTS, finish_tile, inside_tile, loaded, tile_offsets
-from gemmdesc.kernels.tile import ROWS, RUN_TIME, extent, load_a, load_b, locate, unit_strides
+from gemmdesc.kernels.fused_steps import (
+    PROGRAM_ARGUMENTS,
+    fetch_operands,
+    finish_tile,
+    inside_tile,
+    loaded,
+    taken,
+    tile_offsets,
+)
+from gemmdesc.kernels.tile import (
+    ROWS,
+    RUN_TIME,
+    extent,
+    let_next_start,
+    load_a,
+    load_b,
+    locate,
+    unit_strides,
+    wait_for_previous,
+)
 
 _RUN_TIME = (*RUN_TIME, *PROGRAM_ARGUMENTS, "out", "product", "stride_dm", "stride_dn")
+#: About what it takes to finish a tile by functions.
+FINISHING_NS = tl.constexpr(6000)
+
+
+@triton.jit
+def pause(nanoseconds):
+    """Wait about that long, a number for the whole program."""
+    tl.inline_asm_elementwise(
+        "nanosleep.u32 $1; mov.b32 $0, $1;", "=r,r", [nanoseconds], dtype=tl.int32, is_pure=False, pack=1
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_RUN_TIME)
@@ -24,24 +52,39 @@ def fused_tma_kernel(
     m0: tl.int64, m1: tl.int64, m2: tl.int64, m3: tl.int64, m4: tl.int64, m5: tl.int64,
     n0: tl.int64, n1: tl.int64, n2: tl.int64, n3: tl.int64, n4: tl.int64, n5: tl.int64,
     A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, STORED: tl.constexpr, OUT_LAYOUT: tl.constexpr, ALIGNED: tl.constexpr,
-    STORE_BY_DESCRIPTOR: tl.constexpr, CHUNKS: tl.constexpr, FLATTEN: tl.constexpr,
+    STORE_BY_DESCRIPTOR: tl.constexpr, CHUNKS: tl.constexpr, ROUNDS_FIRST: tl.constexpr, DEPENDENT: tl.constexpr,
+    STAGGERED: tl.constexpr,
     PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, RESULT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
     """Persistent, operands by tensor descriptor, which fills with zeros beyond the summed k."""
+    if DEPENDENT:
+        wait_for_previous()
+    addresses, strides_m, strides_n = (x0, x1, x2, x3, x4, x5), (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5)
+    first, programs = tl.program_id(0), tl.num_programs(0)
+    if STAGGERED:
+        # Two programs that share a multiprocessor would multiply and finish at the same times.
+        pause(tl.where(2 * first < programs, 0, FINISHING_NS))
+    _, tile_m, tile_n = locate(first, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    fetch_operands(FORMATS, addresses, strides_m, strides_n, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
     work = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     # Flattened, the loads of the next tile are under way while this one is finished.
-    for index in tl.range(tl.program_id(0), work, tl.num_programs(0), flatten=FLATTEN):
+    for index in tl.range(first, work, programs, flatten=True):
         _, tile_m, tile_n = locate(index, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for step in range(k_tiles):
             a = load_a(a_desc, tile_m * BLOCK_M, step * BLOCK_K, A_ROWS)
             b = load_b(b_desc, step * BLOCK_K, tile_n * BLOCK_N, B_ROWS)
             accumulator = tl.dot(a, b, accumulator)
+        if DEPENDENT:
+            let_next_start()
+        # After the last tile, its own once more.
+        later = tl.where(index + programs < work, index + programs, index)
+        _, next_m, next_n = locate(later, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        fetch_operands(FORMATS, addresses, strides_m, strides_n, next_m, next_n, M, N, BLOCK_M, BLOCK_N)
         finish_tile(
-            accumulator, out_desc, out, PROGRAM, COUNT, FORMATS, RESULT, (f0, f1, f2, f3, f4, f5),
-            (x0, x1, x2, x3, x4, x5),
-            (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5), stride_om, stride_on, tile_m, tile_n, M, N,
+            accumulator if ROUNDS_FIRST else taken(accumulator), 0, out_desc, out, PROGRAM, COUNT, FORMATS, RESULT,
+            (f0, f1, f2, f3, f4, f5), addresses, strides_m, strides_n, stride_om, stride_on, tile_m, tile_n, M, N,
             STORED, OUT_LAYOUT, ALIGNED, STORE_BY_DESCRIPTOR, CHUNKS,
         )  # fmt: skip
 
@@ -74,8 +117,9 @@ def fused_pointer_kernel(
         b = tl.load(b_ptrs, mask=k_inside[:, None] & n_inside[None, :], other=0.0)
         accumulator = tl.dot(a, b, accumulator)
     finish_tile(
-        accumulator, None, out, PROGRAM, COUNT, FORMATS, RESULT, (f0, f1, f2, f3, f4, f5), (x0, x1, x2, x3, x4, x5),
-        (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5), stride_om, stride_on, tile_m, tile_n, M, N,
+        accumulator, 0, None, out, PROGRAM, COUNT, FORMATS, RESULT, (f0, f1, f2, f3, f4, f5),
+        (x0, x1, x2, x3, x4, x5), (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5),
+        stride_om, stride_on, tile_m, tile_n, M, N,
         STORED, OUT_LAYOUT, False, False, 1,
     )  # fmt: skip
 
@@ -100,9 +144,10 @@ def fused_after_kernel(
     start = product + ((tile_m * BLOCK_M).to(tl.int64) * stride_dm + tile_n * BLOCK_N) * SIZE
     # Lines of the product are as long as the output's.
     offsets = tile_offsets(m, n, stride_dm.to(tl.int32), 1, ROWS, ALIGNED and OUT_LAYOUT == ROWS)
-    value = loaded(start, KIND, offsets, inside, ALIGNED and OUT_LAYOUT == ROWS)
+    value = loaded(start, KIND, offsets, inside, ALIGNED and OUT_LAYOUT == ROWS).to(tl.float32)
     finish_tile(
-        value, None, out, PROGRAM, COUNT, FORMATS, RESULT, (f0, f1, f2, f3, f4, f5), (x0, x1, x2, x3, x4, x5),
-        (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5), stride_om, stride_on, tile_m, tile_n, M, N,
+        value, KIND - 1 if KIND >= 2 else 0, None, out, PROGRAM, COUNT, FORMATS, RESULT, (f0, f1, f2, f3, f4, f5),
+        (x0, x1, x2, x3, x4, x5), (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5),
+        stride_om, stride_on, tile_m, tile_n, M, N,
         STORED, OUT_LAYOUT, ALIGNED, False, 1,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from gemmdesc.kernels.finish import relu, round_by
-from gemmdesc.kernels.functions import gelu, gelu_tanh, sigmoid, silu, tanh
+from gemmdesc.kernels.functions import gelu, gelu_tanh, sigmoid, sigmoid_between, silu, silu_between, tanh
 from gemmdesc.kernels.tile import COLUMNS, ROWS
 
 # The codes of gemmdesc.kernels.instructions, which a test compares.
@@ -34,7 +34,8 @@ FLOAT16 = tl.constexpr(2)
 BFLOAT16 = tl.constexpr(3)
 #: From a type's own code to that of finish.round_by.
 TO_ROUND_BY = tl.constexpr(6)
-#: How a matrix lies over the product: one row or one column for all, whole lines of 16 elements, lines of unit stride.
+#: How a matrix lies over the product: one row or one column for all, whole lines of 16 elements, lines of unit stride;
+#: the last is one row of whole lines.
 ONE_ROW = tl.constexpr(1)
 ONE_COLUMN = tl.constexpr(2)
 UNIT_ROW = tl.constexpr(3)
@@ -42,6 +43,7 @@ WHOLE_ROWS = tl.constexpr(4)
 WHOLE_COLUMNS = tl.constexpr(5)
 UNIT_ROWS = tl.constexpr(6)
 UNIT_COLUMNS = tl.constexpr(7)
+WHOLE_ROW = tl.constexpr(8)
 #: 8-bit floats that a result is stored as.
 E4M3FN = tl.constexpr(1)
 #: Elements that an aligned operand or output starts and steps by.
@@ -60,11 +62,11 @@ def pointer(address, ELEMENT: tl.constexpr, ALIGNED: tl.constexpr):
 
 @triton.jit
 def loaded(address, KIND: tl.constexpr, offsets, mask, ALIGNED: tl.constexpr):
-    """Elements of a 16- or 32-bit float type, in float32."""
+    """Elements of a 16- or 32-bit float type."""
     if KIND == FLOAT16:
-        return tl.load(pointer(address, tl.float16, ALIGNED) + offsets, mask=mask, other=0.0).to(tl.float32)
+        return tl.load(pointer(address, tl.float16, ALIGNED) + offsets, mask=mask, other=0.0)
     elif KIND == BFLOAT16:
-        return tl.load(pointer(address, tl.bfloat16, ALIGNED) + offsets, mask=mask, other=0.0).to(tl.float32)
+        return tl.load(pointer(address, tl.bfloat16, ALIGNED) + offsets, mask=mask, other=0.0)
     else:
         return tl.load(pointer(address, tl.float32, ALIGNED) + offsets, mask=mask, other=0.0)
 
@@ -97,13 +99,15 @@ def inside_tile(first_m, first_n, m, n, M, N, LAYOUT: tl.constexpr, ALIGNED: tl.
 def operand_tile(
     address, FORMAT: tl.constexpr, stride_m, stride_n, first_m, first_n, m, n, M, N
 ):  # fmt: skip
-    """The part of an operand that lies over a tile, float32; one row or one column stays one."""
+    """The part of an operand that lies over a tile, in its own type; one row or one column stays one."""
     KIND: tl.constexpr = FORMAT & 3
     FORM: tl.constexpr = FORMAT >> 2
     SIZE: tl.constexpr = 2 if KIND >= FLOAT16 else 4
     address += (first_m.to(tl.int64) * stride_m + first_n.to(tl.int64) * stride_n) * SIZE
     stride_m, stride_n = stride_m.to(tl.int32), stride_n.to(tl.int32)
-    if FORM == UNIT_ROW:
+    if FORM == WHOLE_ROW:
+        return loaded(address, KIND, n, tl.max_constancy(first_n + n < N, ALIGNED_ELEMENTS), True)[None, :]
+    elif FORM == UNIT_ROW:
         return loaded(address, KIND, n, first_n + n < N, False)[None, :]
     elif FORM == ONE_ROW:
         return loaded(address, KIND, n * stride_n, first_n + n < N, False)[None, :]
@@ -144,8 +148,13 @@ def with_operand(value, operation, other):
 
 
 @triton.jit
-def alone(value, operation):
-    """``value`` after an operation that takes nothing else."""
+def alone(value, operation, BETWEEN: tl.constexpr):
+    """``value`` after an operation that takes nothing else.
+
+    BETWEEN: the 16-bit type that it has and that the result is rounded to, float16 (1) or bfloat16 (2), or 0.
+    """
+    # What bfloat16 values are scaled by on the way.
+    SCALE: tl.constexpr = 0.125 if BETWEEN == 2 else 1.0
     if operation == RELU:
         value = relu(value)
     elif operation == RELU_WITHOUT_NAN:
@@ -155,11 +164,11 @@ def alone(value, operation):
     elif operation == GELU_TANH:
         value = gelu_tanh(value)
     elif operation == SILU:
-        value = silu(value)
+        value = silu_between(value, SCALE) if BETWEEN else silu(value)
     elif operation == TANH:
         value = tanh(value)
     elif operation == SIGMOID:
-        value = sigmoid(value)
+        value = sigmoid_between(value, SCALE) if BETWEEN else sigmoid(value)
     return value
 
 
@@ -167,8 +176,8 @@ def alone(value, operation):
 def rounded_sums(value, ROUNDING: tl.constexpr):
     """Finished sums rounded to float16 (1) or bfloat16 (2), two in one instruction, held in float32 again.
 
-    Rounded one by one, ptxas does not see that they are read while no matrix instruction is under way, and lets the
-    instructions of the next tile wait for each other.
+    The instructions are volatile, or ptxas does not see that sums are read while no matrix instruction is under way,
+    and lets the instructions of the next tile wait for each other.
     """
     if ROUNDING == 1:
         bits = tl.inline_asm_elementwise(
@@ -183,11 +192,80 @@ def rounded_sums(value, ROUNDING: tl.constexpr):
 
 
 @triton.jit
-def instructed(
-    value, CODE: tl.constexpr, FORMATS: tl.constexpr, numbers, addresses, strides_m, strides_n, first_m, first_n,
-    m, n, M, N,
+def taken(value):
+    """Finished sums as they are, read by volatile instructions as :func:`rounded_sums` does."""
+    return tl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [value], dtype=tl.float32, is_pure=False, pack=1
+    )  # fmt: skip
+
+
+@triton.jit
+def operand_over(
+    SLOT: tl.constexpr, FORMATS: tl.constexpr, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N
 ):  # fmt: skip
-    """``value`` after one instruction of 16 bits."""
+    """What the program reads from SLOT over a tile: a number, also where there is nothing, or elements."""
+    FORMAT: tl.constexpr = (FORMATS >> (8 * SLOT)) & 255
+    if FORMAT == NUMBER:
+        return numbers[SLOT]
+    else:
+        return operand_tile(
+            addresses[SLOT], FORMAT, strides_m[SLOT], strides_n[SLOT], first_m, first_n, m, n, M, N
+        )  # fmt: skip
+
+
+@triton.jit
+def operands_over(
+    FORMATS: tl.constexpr, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N
+):  # fmt: skip
+    """The six operands of a program over a tile, :func:`operand_over` of each."""
+    return (
+        operand_over(0, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N),
+        operand_over(1, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N),
+        operand_over(2, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N),
+        operand_over(3, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N),
+        operand_over(4, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N),
+        operand_over(5, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N),
+    )  # fmt: skip
+
+
+@triton.jit
+def fetch_operand(
+    address, FORMAT: tl.constexpr, stride_m, stride_n, tile_m, tile_n, M, N, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Ask for the part of a matrix that lies over a tile to be in the second-level cache, if it is stored by lines."""
+    FORM: tl.constexpr = FORMAT >> 2
+    if FORM == WHOLE_ROWS or FORM == WHOLE_COLUMNS:  # noqa: SIM109  Triton knows no `in` here
+        SIZE: tl.constexpr = 2 if FORMAT & 3 >= FLOAT16 else 4
+        # Elements of a line of 128 bytes.
+        EACH: tl.constexpr = 128 // SIZE
+        EACH_M: tl.constexpr = 1 if FORM == WHOLE_ROWS else EACH
+        EACH_N: tl.constexpr = EACH if FORM == WHOLE_ROWS else 1
+        m = tile_m * BLOCK_M + tl.arange(0, max(1, BLOCK_M // EACH_M)) * EACH_M
+        n = tile_n * BLOCK_N + tl.arange(0, max(1, BLOCK_N // EACH_N)) * EACH_N
+        # Beyond its ends there may be no memory.
+        m, n = tl.minimum(m, M - 1).to(tl.int64) * stride_m, tl.minimum(n, N - 1).to(tl.int64) * stride_n
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [address + (m[:, None] + n[None, :]) * SIZE],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def fetch_operands(
+    FORMATS: tl.constexpr, addresses, strides_m, strides_n, tile_m, tile_n, M, N, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """:func:`fetch_operand` of each of six operands."""
+    for i in tl.static_range(6):
+        fetch_operand(
+            addresses[i], (FORMATS >> (8 * i)) & 255, strides_m[i], strides_n[i], tile_m, tile_n, M, N, BLOCK_M, BLOCK_N
+        )  # fmt: skip
+
+
+@triton.jit
+def instructed(value, CODE: tl.constexpr, HELD: tl.constexpr, FORMATS: tl.constexpr, operands):
+    """``value`` after one instruction of 16 bits; HELD: the rounding that it has."""
     OPERATION: tl.constexpr = CODE & 31
     SLOT: tl.constexpr = (CODE >> 5) & 7
     ROUNDING: tl.constexpr = (CODE >> 8) & 3
@@ -196,27 +274,26 @@ def instructed(
     if OPERATION >= ADD and OPERATION <= AT_MOST:
         FORMAT: tl.constexpr = (FORMATS >> (8 * SLOT)) & 255
         if FORMAT == NUMBER:
-            value = with_operand(value, OPERATION, tl.full(value.shape, numbers[SLOT], tl.float32))
+            value = with_operand(value, OPERATION, tl.full(value.shape, operands[SLOT], tl.float32))
         else:
-            other = operand_tile(
-                addresses[SLOT], FORMAT, strides_m[SLOT], strides_n[SLOT], first_m, first_n, m, n, M, N
-            )  # fmt: skip
-            value = with_operand(value, OPERATION, tl.broadcast_to(other, value.shape))
+            value = with_operand(value, OPERATION, tl.broadcast_to(operands[SLOT].to(tl.float32), value.shape))
     else:
-        value = alone(value, OPERATION)
+        value = alone(value, OPERATION, ROUNDING if ROUNDING == HELD else 0)
     return round_by(value, ROUNDING + TO_ROUND_BY)
 
 
 @triton.jit
 def run_program(
-    value, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, numbers, addresses, strides_m, strides_n,
-    first_m, first_n, m, n, M, N,
+    value, HELD: tl.constexpr, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, operands
 ):  # fmt: skip
-    """A float32 tile after the COUNT instructions of PROGRAM, 16 bits each, the first in the lowest."""
+    """A float32 tile after the COUNT instructions of PROGRAM, 16 bits each, the first in the lowest.
+
+    HELD: the rounding that the tile has, as an instruction says it.
+    """
     for place in tl.static_range(COUNT):
         value = instructed(
-            value, (PROGRAM >> (16 * place)) & 0xFFFF, FORMATS, numbers, addresses, strides_m, strides_n, first_m,
-            first_n, m, n, M, N,
+            value, (PROGRAM >> (16 * place)) & 0xFFFF,
+            HELD if place == 0 else (PROGRAM >> (16 * (place - 1) + 8)) & 3, FORMATS, operands,
         )  # fmt: skip
     return value
 
@@ -263,16 +340,13 @@ def halves(tile):
 
 @triton.jit
 def finish_chunk(
-    value, out_desc, out, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, RESULT: tl.constexpr,
-    numbers, addresses, strides_m, strides_n, stride_om, stride_on, first_m, first_n, M, N,
+    value, HELD: tl.constexpr, out_desc, out, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr,
+    RESULT: tl.constexpr, operands, stride_om, stride_on, first_m, first_n, M, N,
     STORED: tl.constexpr, OUT_LAYOUT: tl.constexpr, ALIGNED: tl.constexpr, STORE_BY_DESCRIPTOR: tl.constexpr,
 ):  # fmt: skip
     """Run the program on some columns of a tile, round them to the output's type and store what of them exists."""
     m, n = tl.arange(0, value.shape[0]), tl.arange(0, value.shape[1])
-    value = run_program(
-        value, PROGRAM, COUNT, FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N
-    )
-    stored = rounded_tile(value, STORED, RESULT)
+    stored = rounded_tile(run_program(value, HELD, PROGRAM, COUNT, FORMATS, operands), STORED, RESULT)
     if STORE_BY_DESCRIPTOR:
         out_desc.store([first_m, first_n], stored)
     else:
@@ -283,26 +357,39 @@ def finish_chunk(
 
 
 @triton.jit
+def parts_of(tile, PARTS: tl.constexpr):
+    """The columns of a tile in PARTS equal parts, from left to right, as a tuple."""
+    if PARTS == 1:
+        return (tile,)
+    else:
+        left, right = halves(tile)
+        return parts_of(left, PARTS // 2) + parts_of(right, PARTS // 2)
+
+
+@triton.jit
 def finish_tile(
-    value, out_desc, out, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr, RESULT: tl.constexpr,
-    numbers, addresses, strides_m, strides_n, stride_om, stride_on, tile_m, tile_n, M, N,
+    value, HELD: tl.constexpr, out_desc, out, PROGRAM: tl.constexpr, COUNT: tl.constexpr, FORMATS: tl.constexpr,
+    RESULT: tl.constexpr, numbers, addresses, strides_m, strides_n, stride_om, stride_on, tile_m, tile_n, M, N,
     STORED: tl.constexpr, OUT_LAYOUT: tl.constexpr, ALIGNED: tl.constexpr, STORE_BY_DESCRIPTOR: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Finish a tile in CHUNKS parts of its columns, 1, 2 or 4: each of them needs registers of its own only."""
+    """Finish a tile in CHUNKS parts of its columns, 1, 2, 4 or 8: each of them needs registers of its own only.
+
+    HELD: the 16-bit type that its elements have, float16 (1) or bfloat16 (2), or 0.  The operands of the next part are
+    asked for before a part is finished.
+    """
     first_m, first_n = tile_m * value.shape[0], tile_n * value.shape[1]
     WIDTH: tl.constexpr = value.shape[1] // CHUNKS
-    if CHUNKS == 2:
-        parts = halves(value)
-    elif CHUNKS == 1:
-        parts = (value,)
-    else:
-        left, right = halves(value)
-        first, second = halves(left)
-        third, fourth = halves(right)
-        parts = (first, second, third, fourth)
+    m, n = tl.arange(0, value.shape[0]), tl.arange(0, WIDTH)
+    parts = parts_of(value, CHUNKS)
+    operands = operands_over(FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n, m, n, M, N)
     for i in tl.static_range(CHUNKS):
+        here = operands
+        if i + 1 < CHUNKS:
+            operands = operands_over(
+                FORMATS, numbers, addresses, strides_m, strides_n, first_m, first_n + (i + 1) * WIDTH, m, n, M, N
+            )  # fmt: skip
         finish_chunk(
-            parts[i], out_desc, out, PROGRAM, COUNT, FORMATS, RESULT, numbers, addresses, strides_m, strides_n,
-            stride_om, stride_on, first_m, first_n + i * WIDTH, M, N, STORED, OUT_LAYOUT, ALIGNED, STORE_BY_DESCRIPTOR,
+            parts[i], HELD, out_desc, out, PROGRAM, COUNT, FORMATS, RESULT, here, stride_om, stride_on, first_m,
+            first_n + i * WIDTH, M, N, STORED, OUT_LAYOUT, ALIGNED, STORE_BY_DESCRIPTOR,
         )  # fmt: skip

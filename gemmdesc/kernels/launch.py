@@ -18,6 +18,7 @@ from gemmdesc.kernels.compiling import KERNELS, constants_of, options_of
 from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.launch_lanes import launch_lanes
 from gemmdesc.kernels.launch_nest import launch_nest
+from gemmdesc.kernels.launch_specialised import launch_specialised
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.nest import NestChoice
 from gemmdesc.kernels.recording import RECORDER, zero_counters
@@ -150,6 +151,9 @@ def launch_chain(
         _launch_pointers(choice, a, b, target, slice_stride)
         return
     a, b, span = packed_operands(choice, a, b)
+    if choice.structure is Structure.CHAIN_SPECIALISED:
+        launch_specialised(choice, a, b, target, span, enqueue)
+        return
     _launch_tma(choice, a, b, target, span, slice_stride)
 
 
@@ -208,11 +212,12 @@ def _launch_tma(
 ) -> None:
     config, count = choice.config, choice.slices.count
     a_desc = tensor_descriptor(a, choice.a_layout, config.block_m, config.block_k)
-    b_desc = tensor_descriptor(b, choice.b_layout, config.block_k, config.block_n)
-    out_desc = None
+    widths = (config.block_n, config.beside_n) if config.beside_n else (config.block_n,)
+    b_descs = [tensor_descriptor(b, choice.b_layout, config.block_k, width) for width in widths]
+    out_descs: list[TensorDescriptor | None] = [None for _ in widths]
     if choice.store_by_descriptor:
-        out_desc = tensor_descriptor(target, Layout.ROWS, config.block_m, config.block_n)
-    common = (a_desc, b_desc, out_desc, target, *target.shape, count, span, -(-span // config.block_k))
+        out_descs = [tensor_descriptor(target, Layout.ROWS, config.block_m, width) for width in widths]
+    common = (a_desc, *b_descs, *out_descs, target, *target.shape, count, span, -(-span // config.block_k))
     variant = chain_variant(choice)
     if choice.structure is Structure.FOLDED_CHAIN:
         assert choice.slices.merge is not None

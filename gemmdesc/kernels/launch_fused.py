@@ -102,7 +102,8 @@ def _launch_tma(
     a, b, span = packed_operands(chain, a, b)
     out_desc = None
     if choice.store_by_descriptor:
-        out_desc = tensor_descriptor(out, Layout.ROWS, config.block_m, config.block_n // chunks_of(config))
+        parts = chunks_of(config, choice.program.program, choice.program.count)
+        out_desc = tensor_descriptor(out, Layout.ROWS, config.block_m, config.block_n // parts)
     formats, arguments = program_arguments(choice, out, beside)
     enqueue(
         fused_variant(choice, formats), chain.programs,

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from gemmdesc.dtypes import DType
@@ -20,6 +21,8 @@ from gemmdesc.kernels.variant import Variant
 
 #: What launches of this thread go to instead of the GPU, None where they are real.
 RECORDER: ContextVar[Recorder | None] = ContextVar("RECORDER", default=None)
+#: Tensor descriptors of both of Triton's languages.
+_DESCRIPTORS = (TensorDescriptor, GluonDescriptor)
 #: What may be done to stand-ins beside taking views of them.
 _ALLOCATIONS = ("aten::empty.memory_format", "aten::empty_strided", "aten::detach")
 
@@ -86,7 +89,7 @@ class Recorder:
     def add(self, variant: Variant, programs: int, arguments: tuple[Any, ...]) -> None:
         """One kernel on a grid of ``programs``."""
         for argument in arguments:
-            tensor = argument.base if isinstance(argument, TensorDescriptor) else argument
+            tensor = argument.base if isinstance(argument, _DESCRIPTORS) else argument
             tensor = tensor.tensor if isinstance(tensor, Placed) else tensor
             if isinstance(tensor, torch.Tensor) and tensor.is_meta:
                 self._use(tensor.untyped_storage())
@@ -126,7 +129,7 @@ class Recorder:
     def _argument(self, argument: Any, starts: Sequence[int]) -> Argument:
         if isinstance(argument, Named):
             return Word(input=argument.input)
-        if isinstance(argument, TensorDescriptor):
+        if isinstance(argument, _DESCRIPTORS):
             return self._box(argument, starts)
         if isinstance(argument, Placed):
             return self._word(argument.tensor, starts)
@@ -136,7 +139,7 @@ class Recorder:
             return argument
         raise NotRecordableError(f"an argument must be a number, a tensor or a descriptor (got {argument!r})")
 
-    def _box(self, described: TensorDescriptor, starts: Sequence[int]) -> Box:
+    def _box(self, described: TensorDescriptor | GluonDescriptor, starts: Sequence[int]) -> Box:
         if described.padding != "zero" or getattr(described, "round_f32_to_tf32", False):
             raise NotRecordableError(f"a tensor descriptor must be plain (got {described})")
         return Box(

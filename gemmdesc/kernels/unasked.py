@@ -14,7 +14,9 @@ from gemmdesc.kernels.structure import Structure
 
 def compared(structure: Structure, config: KernelConfig) -> bool:
     """Whether a card has compared the bytes of such a kernel with the replay's."""
-    large = config.block_m * config.block_n > SHORT_TILE
+    if structure is Structure.CHAIN_SPECIALISED:
+        return False
+    large = config.block_m * config.block_n > SHORT_TILE and not config.beside_n
     return not structure.by_descriptor or (
         _pipeline(config) not in _UNCOMPARED and not (config.dependent and large)
     )
@@ -22,7 +24,7 @@ def compared(structure: Structure, config: KernelConfig) -> bool:
 
 def _pipeline(c: KernelConfig) -> tuple[int, ...]:
     """What a config is but for its features; cheaper than another config, as a choice is made while a caller waits."""
-    return c.block_m, c.block_n, c.block_k, c.num_warps, c.num_stages, c.group_m, c.programs_per_sm
+    return c.block_m, c.block_n, c.beside_n, c.block_k, c.num_warps, c.num_stages, c.group_m, c.programs_per_sm
 
 
 _UNCOMPARED = frozenset(_pipeline(c) for c in UNCOMPARED_CONFIGS)
@@ -34,6 +36,7 @@ def features_of(structure: Structure, config: KernelConfig) -> frozenset[Feature
         Feature.ONE_LAUNCH: config.one_launch,
         Feature.NARROW: structure.by_descriptor and config.thin,
         Feature.DEPENDENT: config.dependent,
+        Feature.WIDE: structure is Structure.CHAIN_WIDE,
     }
     return frozenset(feature for feature, whether in has.items() if whether)
 

@@ -26,6 +26,7 @@ from gemmdesc.kernels.variants_fma import enumerate_fma_variants
 from gemmdesc.kernels.variants_fused import enumerate_fused_variants
 from gemmdesc.kernels.variants_kmajor import enumerate_kmajor_variants
 from gemmdesc.kernels.variants_lanes import enumerate_lane_variants, lane_variant
+from gemmdesc.kernels.variants_specialised import enumerate_specialised_variants, specialised_variant
 
 _MERGE = "merge"
 #: Elements that one program of the merge folds.
@@ -49,6 +50,8 @@ _POINTER_LAYOUTS = (
 
 def chain_variant(choice: KernelChoice) -> Variant:
     """The kernel that computes the slices of ``choice``."""
+    if choice.structure is Structure.CHAIN_SPECIALISED:
+        return specialised_variant(choice)
     return _chain_variant(
         choice.structure,
         choice.config,
@@ -87,7 +90,7 @@ def _chain_variant(
     if structure is Structure.FOLDED_CHAIN and merge is not None:
         constants["PARTIAL_DTYPE"] = merge.partial_dtype.value
         constants["MERGE_DTYPE"] = merge.merge_dtype.value
-    if structure in (Structure.CHAIN_TMA, Structure.MERGED_TMA):
+    if structure in (Structure.CHAIN_TMA, Structure.CHAIN_WIDE, Structure.MERGED_TMA):
         constants["DEPENDENT"] = config.dependent
     constants["OUT_LAYOUT"] = store[1].value
     if not structure.merged:
@@ -95,6 +98,7 @@ def _chain_variant(
     constants |= {
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
+        **({"BESIDE_N": config.beside_n} if config.beside_n else {}),
         "BLOCK_K": config.block_k,
         "GROUP_M": config.group_m,
     }
@@ -254,6 +258,7 @@ def enumerate_variants(shared_bytes: int) -> frozenset[Variant]:
         *enumerate_kmajor_variants(shared_bytes),
         *enumerate_fma_variants(),
         *enumerate_fused_variants(shared_bytes),
+        *enumerate_specialised_variants(shared_bytes),
     )
     return frozenset(parts)
 
@@ -261,21 +266,23 @@ def enumerate_variants(shared_bytes: int) -> frozenset[Variant]:
 _UNIT = (Layout.ROWS, Layout.COLUMNS)
 
 
-def _fitting(structure: Structure, shared_bytes: int) -> Iterator[tuple[KernelConfig, DType, DType]]:
-    """(config, operand type, stored type) of a structure."""
+def _fitting(
+    structure: Structure, shared_bytes: int, *, by_pointers: bool = False
+) -> Iterator[tuple[KernelConfig, DType, DType]]:
+    """(config, operand type, stored type) of a structure; ``by_pointers``: as far as they store by pointers."""
     for config, loaded in product(configs_of(structure), OPERAND_DTYPES):
         for stored in output_dtypes(loaded):
-            if config.shared_bytes(loaded.itemsize, stored.itemsize) <= shared_bytes:
+            if config.shared_bytes(loaded.itemsize, stored.itemsize, by_pointers=by_pointers) <= shared_bytes:
                 yield config, loaded, stored
 
 
 def _descriptor_variants(shared_bytes: int) -> Iterator[Variant]:
     stores = [(True, Layout.ROWS, False), *product((False,), _UNIT, (False, True))]
-    for structure in (Structure.CHAIN_TMA, Structure.FOLDED_CHAIN):
+    for structure, store in product((Structure.CHAIN_TMA, Structure.CHAIN_WIDE, Structure.FOLDED_CHAIN), stores):
         folds = structure is Structure.FOLDED_CHAIN
-        for config, loaded, stored in _fitting(structure, shared_bytes):
+        for config, loaded, stored in _fitting(structure, shared_bytes, by_pointers=not store[0]):
             merges = [m for m in _merges() if foldable(m, stored)] if folds else [None]
-            for a, b, store, merge in product(_UNIT, _UNIT, stores, merges):
+            for a, b, merge in product(_UNIT, _UNIT, merges):
                 yield _chain_variant(
                     structure, config, loaded=loaded, stored=stored, layouts=(a, b), store=store, merge=merge
                 )

@@ -14,13 +14,16 @@ from gemmdesc.descriptor import Add, CastTo, Silu
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.config import POINTER_CONFIGS, KernelConfig
-from gemmdesc.kernels.fused import FLOAT8, FUSED_CONFIGS, LINE, FusedChoice
+from gemmdesc.kernels.fused import FLOAT8, FUSED_CONFIGS, LINE, PAIRED, FusedChoice
 from gemmdesc.kernels.instructions import (
     INSTRUCTION_BITS,
     KEEP,
     NUMBER,
     OPERAND_KINDS,
+    OPERAND_SHIFT,
     ROUNDING_SHIFT,
+    SIGMOID,
+    SILU,
     Instructions,
     assembled,
 )
@@ -40,9 +43,11 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 #: Bits of the format of one operand: its type in the lowest two, then how it lies.
 FORMAT_BITS, _FORM_SHIFT = 8, 2
 #: How an operand lies over the product; the kernels' constants have the same values.
-ANY_STRIDES, ONE_ROW, ONE_COLUMN, UNIT_ROW, WHOLE_ROWS, WHOLE_COLUMNS, UNIT_ROWS, UNIT_COLUMNS = range(8)
-#: Outputs of a thread that are finished at once; a program of functions needs some registers for each.
-_CHUNK_OUTPUTS, _MOST_CHUNKS = 32, 4
+ANY_STRIDES, ONE_ROW, ONE_COLUMN, UNIT_ROW, WHOLE_ROWS, WHOLE_COLUMNS, UNIT_ROWS, UNIT_COLUMNS, WHOLE_ROW = range(9)
+#: Outputs of a thread that are finished at once, as each needs some registers.  Of functions that are one long chain of
+#: instructions ptxas interleaves those of 16 outputs, and of more only a few at a time.
+_CHUNK_OUTPUTS, _CHAINED_OUTPUTS, _MOST_CHUNKS = 32, 16, 8
+_OPERATION = (1 << OPERAND_SHIFT) - 1
 #: The bits of RESULT.
 _CANONICAL, _OVERFLOWS, _E4M3FN = 1, 2, 4
 
@@ -70,22 +75,27 @@ def operand_format(meta: MatrixMeta | None, rows: int, columns: int) -> int:
 
 
 def _form(meta: MatrixMeta, rows: int, columns: int) -> int:
+    aligned = meta.alignment % TMA_ALIGNMENT == 0
     if meta.row_stride == 0:
-        return UNIT_ROW if meta.column_stride == 1 else ONE_ROW
+        if meta.column_stride != 1:
+            return ONE_ROW
+        return WHOLE_ROW if aligned and columns % LINE == 0 else UNIT_ROW
     if meta.column_stride == 0:
         return ONE_COLUMN
     if meta.column_stride == 1:
-        whole = (meta.row_stride | columns) % LINE == 0 and meta.alignment % TMA_ALIGNMENT == 0
+        whole = (meta.row_stride | columns) % LINE == 0 and aligned
         return WHOLE_ROWS if whole else UNIT_ROWS
     if meta.row_stride == 1:
-        whole = (meta.column_stride | rows) % LINE == 0 and meta.alignment % TMA_ALIGNMENT == 0
+        whole = (meta.column_stride | rows) % LINE == 0 and aligned
         return WHOLE_COLUMNS if whole else UNIT_COLUMNS
     return ANY_STRIDES
 
 
-def chunks_of(config: KernelConfig) -> int:
-    """In how many parts of its columns a tile is finished."""
-    return max(1, min(_MOST_CHUNKS, config.outputs_per_thread // _CHUNK_OUTPUTS))
+def chunks_of(config: KernelConfig, program: int, count: int) -> int:
+    """In how many parts of its columns a tile is finished by the ``count`` instructions of ``program``."""
+    operations = {program >> INSTRUCTION_BITS * i & _OPERATION for i in range(count)}
+    outputs = _CHAINED_OUTPUTS if operations & {SILU, SIGMOID} else _CHUNK_OUTPUTS
+    return max(1, min(_MOST_CHUNKS, config.outputs_per_thread // outputs, config.block_n // LINE))
 
 
 def fused_variant(choice: FusedChoice, formats: Sequence[int]) -> Variant:
@@ -117,7 +127,7 @@ def _program(program: Instructions, formats: Sequence[int], stored: DType) -> di
 
 
 def _rounds_first(program: int) -> bool:
-    """Whether the first instruction is a rounding, which takes sums two by two: ptxas follows one loop only then."""
+    """Whether the first instruction is a rounding, which reads the sums by volatile instructions."""
     first = program & (1 << INSTRUCTION_BITS) - 1
     return bool(first >> ROUNDING_SHIFT) and first & (1 << ROUNDING_SHIFT) - 1 == KEEP
 
@@ -128,7 +138,9 @@ def _tma(
     constants: dict[str, Constant] = {
         "A_ROWS": layouts[0] is Layout.ROWS, "B_ROWS": layouts[1] is Layout.ROWS, "STORED": stored_name(store.dtype),
         "OUT_LAYOUT": store.layout.value, "ALIGNED": store.aligned, "STORE_BY_DESCRIPTOR": store.by_descriptor,
-        "CHUNKS": chunks_of(config), "FLATTEN": _rounds_first(int(compiled["PROGRAM"])),
+        "CHUNKS": chunks_of(config, int(compiled["PROGRAM"]), int(compiled["COUNT"])),
+        "ROUNDS_FIRST": _rounds_first(int(compiled["PROGRAM"])), "DEPENDENT": config.dependent,
+        "STAGGERED": config == PAIRED,
     }  # fmt: skip
     return _variant("fused_tma", config, loaded, store.dtype, constants | compiled)
 
@@ -152,6 +164,7 @@ def _variant(
     return Variant(
         kernel=kernel, loaded=loaded, stored=_represented(stored), constants=tuple((constants | tile).items()),
         num_warps=config.num_warps, num_stages=config.num_stages, fp_fusion=False,
+        dependent=bool(constants.get("DEPENDENT", False)),
     )  # fmt: skip
 
 

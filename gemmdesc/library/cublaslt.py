@@ -17,11 +17,12 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import InvalidInputError, LibraryError
 from gemmdesc.library.bindings import SUCCESS, load_functions, status_name
 from gemmdesc.library.capture import capture_launch
+from gemmdesc.library.descriptors import Descriptors
 from gemmdesc.library.device import device_id, place, selected
 from gemmdesc.library.identity import find_library, library_id, with_digest
 from gemmdesc.library.interface import NO_INPUTS, Inputs, Window
 from gemmdesc.library.products import Products, cuda_errors
-from gemmdesc.library.query import Descriptors, Questions
+from gemmdesc.library.query import Questions
 from gemmdesc.library.side import SideBuffers
 from gemmdesc.library.storage import Stored, aligned_offset, empty_d
 from gemmdesc.library.unknown import names_unknown

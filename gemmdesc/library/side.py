@@ -46,8 +46,10 @@ class SideBuffers:
         import torch
 
         if is_float8(problem.a_dtype):
-            values = torch.tensor([inputs.a_scale, inputs.b_scale, inputs.d_scale], dtype=torch.float32)
-            self._scale_buffer().view(torch.float32)[:: _APART // 4].copy_(values)
+            # A copy from the host would wait for all that is enqueued.
+            held = self._scale_buffer().view(torch.float32)
+            for place, value in enumerate((inputs.a_scale, inputs.b_scale, inputs.d_scale)):
+                held[place * (_APART // 4)].fill_(value)
         if inputs.bias is not None:
             bits = inputs.bias.torch_bits(1, problem.m, self._device).reshape(-1).contiguous().view(torch.uint8)
             self._bias_buffer(problem)[: bits.numel()].copy_(bits)

@@ -126,6 +126,21 @@ def store_c(problem: GemmProblem, bits: torch.Tensor) -> Stored:
     return _store(c_shape(problem), bits, problem.m, turned=True)
 
 
+def a_rows(problem: GemmProblem, stored: Stored) -> torch.Tensor:
+    """A stored A as its operand draws it: op(A), (m, k) or (matrices, m, k), a view."""
+    return stored.columns.mT if problem.transa is Transpose.N else stored.columns
+
+
+def b_rows(problem: GemmProblem, stored: Stored) -> torch.Tensor:
+    """A stored B as its operand draws it: op(B) transposed, (n, k) or (matrices, n, k), a view."""
+    return stored.columns if problem.transb is Transpose.N else stored.columns.mT
+
+
+def c_rows(stored: Stored) -> torch.Tensor:
+    """A stored C as its operand draws it: (m, n) or (matrices, m, n), a view."""
+    return stored.columns.mT
+
+
 def _store(shape: Shape, bits: torch.Tensor, outer: int, *, turned: bool) -> Stored:
     """``bits``: matrices of ``outer`` rows below one another, each of which is stored as a column unless ``turned``."""
     inner = shape.columns if turned else shape.rows

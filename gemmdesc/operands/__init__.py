@@ -6,6 +6,7 @@ from gemmdesc.operands.families import Family
 from gemmdesc.operands.hashed import HashOperand
 from gemmdesc.operands.patterned import PatternOperand, Patterns
 from gemmdesc.operands.retyped import MaskedOperand, RetypedOperand
+from gemmdesc.operands.writing import write_bits
 
 __all__ = [
     "ConstantOperand",
@@ -20,4 +21,5 @@ __all__ = [
     "RetypedOperand",
     "SparseOperand",
     "torch_integer",
+    "write_bits",
 ]

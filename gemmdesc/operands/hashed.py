@@ -81,6 +81,24 @@ class HashOperand:
             self._fill_in_tiles(out)
         return out
 
+    def write(self, out: torch.Tensor) -> None:
+        """Write :meth:`torch_bits` to ``out``, (outer, k) or (matrices, rows, k) with outer = matrices x rows.
+
+        ``out``: signed integers of the element's size, with any strides that give every element a place of its own.
+        On a CUDA device one kernel, on torch's current stream, that writes them where they lie.
+
+        Raises:
+            InvalidInputError: ``out`` is not such a tensor.
+            LibraryError: NVRTC or the driver refuses that kernel.
+        """
+        if out.dtype != torch_integer(self.dtype):
+            raise InvalidInputError(f"out must be of {torch_integer(self.dtype)} (got {out.dtype})")
+        if out.is_cuda and nvrtc.available():
+            cuda_fill.fill(out, family=self.family, dtype=self.dtype, role=self.role, base=self._base)
+        else:
+            k = out.shape[-1]
+            out.copy_(self.torch_bits(out.numel() // max(1, k), k, out.device).view(out.shape))
+
     def _fill_in_tiles(self, out: torch.Tensor) -> None:
         import torch
 

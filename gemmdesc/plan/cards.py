@@ -12,6 +12,9 @@ from gemmdesc.dtypes import DType
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep, multiplied_dtypes
 from gemmdesc.normal_form import zero_exponent_shows
 
+#: The one architecture whose warp groups multiply by wgmma.
+_WITH_WGMMA = "Hopper"
+
 
 def architecture_of(sm: str) -> str | None:
     """NVIDIA's name of the architecture of ``sm`` such as ``sm_90``; None where the table has no row for it."""
@@ -32,7 +35,8 @@ def card_arithmetic(sm: str) -> CardArithmetic:
         other = None if model.b_dtype is model.a_dtype else model.b_dtype
         step = MatrixStep(operand_dtype=model.a_dtype, lanes=model.terms_per_step, step=model.step, b_dtype=other)
         by_types.setdefault((model.a_dtype, model.b_dtype), set()).add(step)
-    return CardArithmetic(steps=tuple(next(iter(steps)) for steps in by_types.values() if len(steps) == 1))
+    steps = tuple(next(iter(steps)) for steps in by_types.values() if len(steps) == 1)
+    return CardArithmetic(steps=steps, wgmma=architecture == _WITH_WGMMA)
 
 
 def _usable(model: AccumulatorModel) -> bool:

@@ -152,7 +152,7 @@ def _kernel(kernel: Choice) -> str:
         by = f"{_kernel(kernel.product)}{' to its end' if kernel.in_chain else ', then'}"
         return f"{kernel.structure.value}: {by}, {kernel.program.count} steps"
     c = kernel.config
-    parts = [f"{kernel.structure.value}, tiles {c.block_m}x{c.block_n}x{c.block_k}"]
+    parts = [f"{kernel.structure.value}, tiles {c.block_m}x{c.columns}x{c.block_k}"]
     if isinstance(kernel, KMajorChoice):
         slices, packed = kernel.blocks.slices, kernel.packings is not None
     elif isinstance(kernel, FmaChoice):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -14,17 +13,15 @@ from gemmdesc.kernels.tuned import UNTUNED, TunedTable
 from gemmdesc.kernels.variants import Variant
 from gemmdesc.library.interface import Library
 from gemmdesc.library.torch_settings import TorchSettings
-from gemmdesc.plan.answering import Answered, Answering, Asked
+from gemmdesc.plan.answering import Answering
 from gemmdesc.plan.cache import BoundedCache, QuickCache
-from gemmdesc.plan.cards import card_arithmetic
-from gemmdesc.plan.decide import decide, needs_launch
 from gemmdesc.plan.pinning import require_reference
-from gemmdesc.plan.posing import Posed, pose
 from gemmdesc.plan.problems import problem_meta
 from gemmdesc.plan.programs import FrequentCall, RepeatedCall
+from gemmdesc.plan.resolving import Resolver
 from gemmdesc.plan.saved import SavedAnswers
-from gemmdesc.plan.values import CacheInfo, Decision, Following, MmCall, Plan, PlanKey, ProblemCall
-from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, Launch, LibraryId
+from gemmdesc.plan.values import CacheInfo, Following, MmCall, Plan, PlanKey, ProblemCall
+from gemmdesc.problem import DeviceId, GemmProblem, LibraryId
 from gemmdesc.profiles import Level, Profile, ProfileIndex, index_profile, profile_digest
 from gemmdesc.routes import TensorMeta
 
@@ -86,7 +83,6 @@ class Planner:
         saved: SavedSource = lambda device, library, digest: None,
         tuned: TunedSource = lambda device: UNTUNED,
     ) -> None:
-        self._objection = objection
         self._plans: BoundedCache[PlanKey, Plan | Declined] = BoundedCache(capacity)
         self._frequent: QuickCache[Any, FrequentCall] = QuickCache(capacity)
         self._repeated: QuickCache[Any, RepeatedCall] = QuickCache(capacity)
@@ -98,7 +94,9 @@ class Planner:
         self._answering = Answering(open_library, identity)
         self._device, self._library = self._answering.device, self._answering.library
         self._runs_on = runs_on or self._device
-        self._card = card_arithmetic(self._runs_on.sm)
+        self._resolver = Resolver(
+            self._answering, self._plans.peek, runs_on=self._runs_on, shared_bytes=shared_bytes, objection=objection
+        )
         self._measured, self._tuned = self._find(), tuned(self._runs_on)
 
     @property
@@ -218,79 +216,9 @@ class Planner:
         )
         found = self._plans.get(key)
         if found is None:
-            found = self._resolve(key, measured)
+            found = self._resolver.resolve(key, measured.rows, self._tuned)
             self._plans.put(key, found)
         return found
-
-    def _resolve(self, key: PlanKey, measured: _Measured) -> Plan | Declined:
-        posed = pose(key.call, sm_count=self._runs_on.sm_count, shared_bytes=self._shared_bytes)
-        if isinstance(posed, Declined):
-            return posed
-        asked = posed.reference or posed.problem
-        objection = self._objection(asked)
-        if objection is not None:
-            return objection
-        index = measured.rows
-        if isinstance(index, Declined):
-            return index
-        decided = self._decide(key, posed, asked, index)
-        return decided if isinstance(decided, Declined) else self._assemble(key, posed, *decided)
-
-    def _decide(
-        self, key: PlanKey, posed: Posed, asked: GemmProblem, index: ProfileIndex
-    ) -> tuple[Answered, Decision] | Declined:
-        """The library's answer to ``asked`` and what follows from it; a saved answer that means another order is not
-        believed.
-        """
-        how = Asked(
-            captured=key.captured, earlier=lambda answer: self._earlier_launch(key, answer),
-            needs_launch=lambda answer: needs_launch(index, asked, answer, self._accept),
-        )  # fmt: skip
-        for fresh in (False, True):
-            answered = self._answering.ask(asked, how, fresh=fresh)
-            if isinstance(answered, Declined):
-                return answered
-            decision = decide(
-                posed.problem, answered.answer, answered.launch, index=index, card=self._card, meta=posed.meta,
-                accept=self._accept, transposed=posed.transposed, reference=posed.reference,
-                following=posed.following, tuned=self._tuned,
-            )  # fmt: skip
-            # The regions of a call that is pinned, or followed by more, are not those of the problem that is asked.
-            other = posed.reference is not None or posed.following is not None
-            own = None if isinstance(decision, Declined) or other else decision.regions
-            if own is None or self._answering.agrees(asked, answered, own):
-                self._answering.keep(asked, answered.answer, answered.launch, own)
-                return decision if isinstance(decision, Declined) else (answered, decision)
-        raise AssertionError("what the library was just asked has no order to differ from")
-
-    def _assemble(self, key: PlanKey, posed: Posed, answered: Answered, decision: Decision) -> Plan:
-        plan = Plan(
-            problem=posed.problem,
-            answer=answered.answer,
-            launch=answered.launch,
-            row=decision.row,
-            rule=decision.rule,
-            regions=decision.regions,
-            kernel=decision.kernel,
-            meta=posed.meta,
-            captured=key.captured,
-            library=key.library,
-            device=key.device,
-            digest=key.digest,
-            transposed=posed.transposed,
-            reference=posed.reference,
-        )
-        if key.captured:
-            # What the same call was prepared for outside of the capture serves within.
-            earlier = self._plans.peek(replace(key, captured=False))
-            if isinstance(earlier, Plan) and (earlier.kernel, earlier.meta) == (plan.kernel, plan.meta):
-                plan.programs.adopt(earlier.programs)
-        return plan
-
-    def _earlier_launch(self, key: PlanKey, answer: AlgoConfig) -> Launch | None:
-        """What the same call recorded outside of a capture."""
-        earlier = self._plans.peek(replace(key, captured=False))
-        return earlier.launch if isinstance(earlier, Plan) and earlier.answer == answer else None
 
     def _find(self) -> _Measured:
         profile = self._profiles(self._device, self._library)

@@ -23,6 +23,11 @@ class AnswerKey:
         return self.values[ANSWER_ATTRIBUTES.index(name)]
 
     @property
+    def family(self) -> int:
+        """``algo_id``, 0 where that is left out."""
+        return self.attribute("algo_id") or 0
+
+    @property
     def named(self) -> tuple[str, ...]:
         """The attributes that are not left out."""
         return tuple(n for n, v in zip(ANSWER_ATTRIBUTES, self.values, strict=True) if v is not None)

@@ -11,15 +11,16 @@ from typing import Any
 
 from gemmdesc.probe import records
 from gemmdesc.probe.answers import AnswerKey
+from gemmdesc.probe.class_solver import Report
 from gemmdesc.probe.comparisons import Comparisons
 from gemmdesc.probe.examples import Draws
 from gemmdesc.probe.journal import Journal
-from gemmdesc.probe.partition import Partition, Report
+from gemmdesc.probe.outcomes import ClassOutcome
+from gemmdesc.probe.partition import Partition
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
 from gemmdesc.probe.sampling import Scope
 from gemmdesc.probe.scan import Tally, block_from_plain, block_to_plain, unseen_mass
-from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.survey import Survey
 from gemmdesc.probe.tasks import ScanTask, run_scan
 from gemmdesc.probe.verification import Failure, Verification
@@ -118,7 +119,7 @@ class Campaign:
         if not self._begun:
             self._journal.append("sessions", records.session_to_plain(library.identity, library.device))
             self._begun = True
-        self._partition.cuda_cores = False
+        self._partition.leave_cuda_cores()
         known = max(self._tally.blocks, default=-1) + 1
         yield from self._until_few_unseen(max(self._options.first_blocks, known))
         if self._options.cuda_cores:
@@ -217,7 +218,7 @@ class Campaign:
             failed = compare(self._tally, self._index)
             if not failed:
                 return
-            self._doubted.update(row.key.attribute("algo_id") or 0 for row, _ in failed)
+            self._doubted.update(row.key.family for row, _ in failed)
             self._timed("survey", self._survey)
             bad = {row.key for row, _ in failed}
             good = [r for r in self._rows if r.key not in bad]

@@ -16,8 +16,8 @@ from gemmdesc.probe.projection import CLASS_ATTRIBUTES, FAMILY_ATTRIBUTES, Row, 
 from gemmdesc.probe.scalar_rule import is_scalar
 from gemmdesc.rule import Rule
 
-#: Answers whose first classes are solved together: few, so that the most frequent ones are compared soon; then more.
-_TOGETHER = (16, 64, 128)
+#: Answers whose first classes are solved together: many, as one class may take as long as all others of its step.
+_TOGETHER = (96, 128)
 #: Rules of other answers that a class's first tree is held against.
 _KIN = 24
 

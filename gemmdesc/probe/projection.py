@@ -101,6 +101,41 @@ def make_row(node: Node, solved: Solved) -> Row:
     return Row(key=key, classes=node.classes, named=node.named, solved=solved)
 
 
+def settle(node: Node, found: Solved, given: Collection[AnswerKey]) -> tuple[list[Row], list[Node]]:
+    """Rows where ``found`` settles the node, and nodes to go on with where it was divided.
+
+    ``given``: the node's classes whose bytes ``found`` gave.
+    """
+    if len(given) == len(node.classes):
+        return [make_row(node, found)], []
+    divided = divide(node, given)
+    return _split(divided, given, found) if divided else _apart(node, given, found)
+
+
+def _split(divided: Sequence[Node], given: Collection[AnswerKey], found: Solved) -> tuple[list[Row], list[Node]]:
+    rows, nodes = [], []
+    for part in divided:
+        if all(c in given for c in part.classes):
+            rows.append(make_row(part, found))
+        else:
+            nodes.append(part)
+    return rows, nodes
+
+
+def _apart(node: Node, given: Collection[AnswerKey], found: Solved) -> tuple[list[Row], list[Node]]:
+    """No attribute and no rule joins them: each class that the rule fails on gets a row of its own, without one."""
+    reason = "no rule of the space gives the bytes of this answer together with those of its neighbours"
+    rows = [
+        make_row(Node(classes=(c,), named=CLASS_ATTRIBUTES), Solved(rule=None, reason=reason))
+        for c in node.classes
+        if c not in given
+    ]
+    if given:
+        rest = Node(classes=tuple(c for c in node.classes if c in given), named=node.named)
+        rows.append(make_row(rest, found))
+    return rows, []
+
+
 def joinable(rows: Sequence[Row], name: str) -> list[tuple[Row, ...]]:
     """Rows with rules that would share a key if ``name`` had not divided them, and are more than one."""
     groups: dict[tuple[tuple[str, ...], AnswerKey], list[Row]] = {}

@@ -13,10 +13,10 @@ from gemmdesc.probe.answers import AnswerKey, Types, key_from_plain, key_to_plai
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.examples import Variant
 from gemmdesc.probe.facets import Kind
+from gemmdesc.probe.outcomes import ClassOutcome
 from gemmdesc.probe.projection import Row, Solved
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
 from gemmdesc.probe.shared import shared_from_plain, shared_to_plain
-from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.probe.trials import Verified
 from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion, Transpose, is_float8
 from gemmdesc.rule import Rule, parse_rule

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from gemmdesc.probe import records
 from gemmdesc.probe.answers import AnswerKey, Types
+from gemmdesc.probe.outcomes import ClassOutcome
 from gemmdesc.probe.pool import SpanPool
 from gemmdesc.probe.reading import Reading
-from gemmdesc.probe.solve import ClassOutcome
 from gemmdesc.rule import Rule
 
 

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Sequence
+from dataclasses import replace
 
-from gemmdesc.expressions import Expr
 from gemmdesc.library.interface import Library
-from gemmdesc.probe.chains import NO_KIN, Kin
+from gemmdesc.probe.asking_order import CHECKED_EXAMPLES, AskingOrder
 from gemmdesc.probe.compare import Verdict, compare_rules, needs_launch, plain_draws, rival_draws
 from gemmdesc.probe.epilogues import with_epilogues
-from gemmdesc.probe.examples import readable, reading_order, widest
+from gemmdesc.probe.examples import readable, widest
 from gemmdesc.probe.experiments import ReferenceFailed
 from gemmdesc.probe.formats import with_formats
-from gemmdesc.probe.infer import Unexplained, behaviour, infer_rules
+from gemmdesc.probe.infer import Unexplained, infer_rules
 from gemmdesc.probe.met import Met
+from gemmdesc.probe.outcomes import ClassOutcome, ClassTask
 from gemmdesc.probe.predicted import farthest, scalar_reading, short_chains
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.reading import Reading
 from gemmdesc.probe.scalar_infer import Launched, infer_scalar_rules
-from gemmdesc.probe.scalar_rule import confirms, is_scalar, shape
-from gemmdesc.probe.scan import Example
-from gemmdesc.probe.shared import SharedReading
-from gemmdesc.probe.telling import most_telling
+from gemmdesc.probe.scalar_rule import confirms, is_scalar
 from gemmdesc.profiles import FEWEST_PRODUCTS
-from gemmdesc.rule import Rule, evaluate_rule
+from gemmdesc.rule import Rule
 
-#: Readings taken of one class before giving up on it, and examples that a rule is checked on.
+#: Readings taken of one class before giving up on it.
 MOST_READINGS = 8
-CHECKED_EXAMPLES = 6
 #: Readings after which a class that no rule explains is given up: of fused steps, and of trees.
 UNEXPLAINED, UNEXPLAINED_TREES = 4, 10
 #: Trees of CUDA-core chains that a rule must foretell before they are read, and each of its branches; readings that may
@@ -39,57 +34,6 @@ UNEXPLAINED, UNEXPLAINED_TREES = 4, 10
 FORETOLD, FORETOLD_EACH, MOST_TREES = 3, 2, 20
 #: How unlike every tree read an example may be (:func:`gemmdesc.probe.predicted.farthest`) and still be left unread.
 LIKE_READ = 5.0
-#: Trees tell more than bytes beyond this k, at less cost.
-COMPARED_K = 2**13
-#: Examples among which the most disputed one is sought.
-DISPUTED_EXAMPLES = 24
-#: Larger k tell rules apart no better and cost more.
-DISPUTED_K = 2**15
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassTask:
-    """Work on one class: its examples, and rules that answered others; ``first`` are read and tried before the rest.
-
-    ``cuda_cores``: whether an order is sought for an answer that adds its products one by one.  ``kin``: rules that may
-    be that order; the first trees decide between them, and one of the same answer about other types needs few more.
-    """
-
-    label: str
-    examples: tuple[Example, ...]
-    known: tuple[Rule, ...]
-    hints: tuple[Rule, ...]
-    seed: int
-    zero_exponent: int | None = None
-    first: tuple[int, ...] = ()
-    preferred: tuple[Expr, ...] = ()
-    cuda_cores: bool = True
-    kin: Kin = NO_KIN
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassOutcome:
-    """``rule``, or why there is none.  ``rivals``: how many other candidate rules the draws excluded.
-
-    ``shared``: what was read of launches that share out k.
-    """
-
-    label: str
-    rule: Rule | None
-    reason: str
-    scalar: bool
-    readings: tuple[Reading, ...]
-    checked: int
-    draws: int
-    rivals: int
-    shared: tuple[SharedReading, ...] = ()
-
-
-def no_rule(label: str, reason: str) -> ClassOutcome:
-    """The outcome of a class that was not read."""
-    return ClassOutcome(
-        label=label, rule=None, reason=reason, scalar=False, readings=(), checked=0, draws=0, rivals=0
-    )
 
 
 def solve_class(library: Library, task: ClassTask) -> ClassOutcome:
@@ -101,11 +45,11 @@ def solve_class(library: Library, task: ClassTask) -> ClassOutcome:
 class _Solver:
     def __init__(self, library: Library, task: ClassTask) -> None:
         self._library, self._task = library, task
-        self._order = [*task.first, *(i for i in reading_order(task.examples) if i not in task.first)]
         self._met = Met(library, task.examples)
         self._examples, self._domain = self._met.examples, self._met.domain
         self._readings: list[Reading] = []
         self._read: dict[int, None] = {}
+        self._order = AskingOrder(self._met, task.first, self._read)
         self._hints = tuple({str(e): e for r in task.hints for e in r.expressions}.values())
         self._held: Rule | None = None
         self._rules: tuple[Rule, ...] = (*task.kin.twins, *task.kin.others)
@@ -134,12 +78,12 @@ class _Solver:
         for index in self._task.first:
             alive = self._surviving(alive, index) if alive else []
             asked.append(index)
-        following = next((i for i in self._order if i not in asked), None)
+        following = self._order.next_beyond(asked)
         while alive and following is not None and len(asked) < CHECKED_EXAMPLES:
             alive = self._surviving(alive, following)
             asked.append(following)
-            following = self._most_disputed(alive, asked)
-        for index in self._checked_order(alive):
+            following = self._order.most_disputed(alive, asked)
+        for index in self._order.checked(alive):
             if alive and index not in asked and len(asked) < CHECKED_EXAMPLES:
                 alive = self._surviving(alive, index)
                 asked.append(index)
@@ -178,24 +122,24 @@ class _Solver:
         """Read until one behaviour is left that also gives the bytes of the examples not read."""
         if any(needs_launch(r, self._examples[0]) for r in self._rules):
             self._launched()
-        following: int | None = self._next_unread()
+        following: int | None = self._order.next_unread()
         while following is not None and len(self._readings) < self._most():
             try:
                 self._take(following)
             except ReferenceFailed as error:
-                if not self._readings and self._next_unread() is None:
+                if not self._readings and self._order.next_unread() is None:
                     return self._outcome(None, str(error))
-                following = self._next_unread()
+                following = self._order.next_unread()
                 continue
             rules = self._told_apart(self._inferred())
             if isinstance(rules, Unexplained):
-                following = self._next_unread() if not rules.scalar else self._unlike_unexplained()
+                following = self._order.next_unread() if not rules.scalar else self._order.unlike_unexplained()
                 if following is None or self._gives_up(rules):
                     return self._outcome(None, rules.reason, rules.scalar)
                 continue
             self._held = rules[0] if is_scalar(rules[0]) else None
             self._rules = rules if self._held is not None else ()
-            following = self._most_disputed(rules, self._read)
+            following = self._order.most_disputed(rules, self._read)
             if following is None and self._held is not None:
                 following = self._unlike_read()
             if following is not None:
@@ -226,7 +170,7 @@ class _Solver:
             return rules
         alive = [r for r in rules if r.text not in self._refuted]
         for index in reversed(self._read):
-            if len(alive) > 1 and len({_behaviour(r, self._domain[index]) for r in alive}) > 1:
+            if len(alive) > 1 and self._order.behaviours(alive, index) > 1:
                 alive = self._surviving(alive, index)
         return tuple(alive) or Unexplained(reason="the readings allow rules, but the bytes differ from all of theirs")
 
@@ -253,11 +197,6 @@ class _Solver:
             return None
         of = widest(self._examples, due or left)
         return farthest(self._examples, sorted(self._read), of, beyond=LIKE_READ if enough else -1.0)
-
-    def _unlike_unexplained(self) -> int | None:
-        """The example least like those read: what nothing explains may be two kernels, each of which must be seen."""
-        left = [i for i in self._order if i not in self._read and readable(self._examples[i])]
-        return farthest(self._examples, sorted(self._read), widest(self._examples, left))
 
     def _launched(self) -> Launched | None:
         """The trees read and the domain with what the library launches; from now on readings and domain have it."""
@@ -306,53 +245,8 @@ class _Solver:
             else:
                 self._foretold.clear()
 
-    def _next_unread(self) -> int | None:
-        return next((i for i in self._order if i not in self._read), None)
-
-    def _most_disputed(self, rules: Sequence[Rule], asked: Container[int]) -> int | None:
-        """The example not yet asked on which the rules behave in the most ways; None if in one way everywhere."""
-        if len(rules) < 2:
-            return None
-        best, ways = None, 1
-        for i in self._order[: DISPUTED_EXAMPLES if len(rules) > 4 else None]:
-            if i in asked or self._domain[i]["k"] > DISPUTED_K:
-                continue
-            if len({evaluate_rule(r, self._domain[i]) for r in rules}) == 1:
-                continue
-            count = len({_behaviour(r, self._domain[i]) for r in rules})
-            if count > ways:
-                best, ways = i, count
-            if ways == len(rules):
-                break
-        return best
-
-    def _spread(self) -> list[int]:
-        """Examples that are least like those read and one another: bytes show little of what trees do."""
-        chosen: list[int] = []
-        while len(chosen) < CHECKED_EXAMPLES:
-            left = [i for i, e in enumerate(self._examples) if i not in chosen and e.problem.k <= COMPARED_K]
-            following = farthest(self._examples, [*self._read, *chosen], left)
-            if following is None:
-                break
-            chosen.append(following)
-        return chosen
-
     def _first_failing(self, rules: list[Rule]) -> int | None:
-        for i in self._checked_order(rules):
+        for i in self._order.checked(rules):
             if not self._surviving(rules[:1], i):
                 return i
         return None
-
-    def _checked_order(self, rules: Sequence[Rule]) -> list[int]:
-        """Examples to check the first rule on: the largest k, then those that would show most of what may be wrong."""
-        if not rules:
-            return []
-        if is_scalar(rules[0]):
-            return self._spread()
-        largest = max(range(len(self._domain)), key=lambda i: self._domain[i]["k"])
-        telling = islice(most_telling(rules[0], (), self._domain), CHECKED_EXAMPLES)
-        return list(dict.fromkeys([largest, *telling]))[:CHECKED_EXAMPLES]
-
-
-def _behaviour(rule: Rule, values: Mapping[str, int]) -> object:
-    return shape(rule, values) if is_scalar(rule) else behaviour(rule, [values])

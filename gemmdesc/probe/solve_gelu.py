@@ -9,9 +9,9 @@ from gemmdesc.probe.compare import Verdict, compare_rules, needs_launch, plain_d
 from gemmdesc.probe.examples import readable, reading_order
 from gemmdesc.probe.experiments import ReferenceFailed
 from gemmdesc.probe.gelu import Experiments, gelu_rules, plan_gelu
+from gemmdesc.probe.outcomes import ClassOutcome, ClassTask, no_rule
 from gemmdesc.probe.reader import LibraryReader
 from gemmdesc.probe.scan import Example
-from gemmdesc.probe.solve import ClassOutcome, ClassTask, no_rule
 from gemmdesc.rule import Rule
 
 #: Examples that experiments are run on, and that the bytes of what is left are compared on.

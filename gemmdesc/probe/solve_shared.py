@@ -12,6 +12,7 @@ from gemmdesc.normal_form import normal_form
 from gemmdesc.probe.compare import Verdict, compare_rules, plain_draws, rival_draws
 from gemmdesc.probe.experiments import ReferenceFailed
 from gemmdesc.probe.infer import Unexplained
+from gemmdesc.probe.outcomes import ClassOutcome, no_rule
 from gemmdesc.probe.read import read_answer
 from gemmdesc.probe.reader import PlacedReader
 from gemmdesc.probe.reading import Reading
@@ -28,7 +29,6 @@ from gemmdesc.probe.sharing import (
     made_examples,
     readable_size,
 )
-from gemmdesc.probe.solve import ClassOutcome, no_rule
 from gemmdesc.problem import AlgoConfig, GemmProblem
 from gemmdesc.regions import evaluate_regions
 from gemmdesc.rule import Rule

@@ -183,7 +183,7 @@ def split_numbers(tally: Tally) -> dict[int, list[tuple[int, int]]]:
     for key, numbers in tally.numbers.items():
         slices = key.attribute("splitk_num") or 0
         if slices > 1 and not slices_at_launch(slices):
-            found.setdefault(key.attribute("algo_id") or 0, []).append([(n, slices) for n in numbers])
+            found.setdefault(key.family, []).append([(n, slices) for n in numbers])
     return {a: _in_turn(lists) for a, lists in found.items()}
 
 

@@ -10,8 +10,9 @@ from gemmdesc.probe.answers import AnswerKey, slices_at_launch
 from gemmdesc.probe.chains import NO_KIN, Kin
 from gemmdesc.probe.courses import has_gelu
 from gemmdesc.probe.examples import FEW_EXAMPLES, Draws, Variant, elsewhere, examples_of, other_layouts, varied
+from gemmdesc.probe.outcomes import ClassOutcome, ClassTask
 from gemmdesc.probe.scan import Block, scan_block
-from gemmdesc.probe.solve import ClassOutcome, ClassTask, solve_class
+from gemmdesc.probe.solve import solve_class
 from gemmdesc.probe.solve_gelu import solve_gelu
 from gemmdesc.probe.solve_shared import solve_shared
 from gemmdesc.rule import Rule

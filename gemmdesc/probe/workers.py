@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from multiprocessing.context import SpawnProcess
@@ -127,8 +128,9 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
                 # Whatever waits there must not keep this process from ending: nobody may be left to read it.
                 tasks.cancel_join_thread()
                 process.terminate()
+        deadline = time.monotonic() + _LOOK_SECONDS
         for process in self._processes:
-            process.join(timeout=_LOOK_SECONDS)
+            process.join(timeout=max(0.0, deadline - time.monotonic()))
             if process.is_alive():
                 process.kill()
 

@@ -13,6 +13,8 @@ from gemmdesc.profiles.diff import (
     has_numeric_change,
     rule_differences,
 )
+from gemmdesc.profiles.evidence import Evidence, Example, Level, Range, parse_level
+from gemmdesc.profiles.keys import Family, RowKey, family_of, project
 from gemmdesc.profiles.lookup import (
     FEWEST_PRODUCTS,
     ProfileIndex,
@@ -33,22 +35,13 @@ from gemmdesc.profiles.schema import (
     PLAIN,
     SCHEMA_VERSION,
     DeclineOutcome,
-    Evidence,
-    Example,
-    Family,
-    Level,
     Measured,
     Metadata,
     Outcome,
     Profile,
     ProfileRow,
-    Range,
-    RowKey,
     RuleOutcome,
     Scan,
-    family_of,
-    parse_level,
-    project,
 )
 from gemmdesc.profiles.store import profile_digest, profile_path, read_profile, write_profile, write_table
 

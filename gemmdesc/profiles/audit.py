@@ -9,16 +9,8 @@ from enum import Enum
 
 from gemmdesc.errors import Declined, DescriptorError
 from gemmdesc.problem import environment
-from gemmdesc.profiles.schema import (
-    PLAIN,
-    DeclineOutcome,
-    Measured,
-    Profile,
-    ProfileRow,
-    RuleOutcome,
-    family_of,
-    project,
-)
+from gemmdesc.profiles.keys import family_of, project
+from gemmdesc.profiles.schema import PLAIN, DeclineOutcome, Measured, Profile, ProfileRow, RuleOutcome
 from gemmdesc.profiles.store import profile_digest
 from gemmdesc.regions import PLACE, evaluate_regions
 from gemmdesc.rule import Rule, parse_rule

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmdesc.problem import ComputeType, Epilogue, ScalarClass
-from gemmdesc.profiles.schema import Family
+from gemmdesc.profiles.keys import Family
 
 
 def operands_in_words(family: Family) -> str:

@@ -11,18 +11,9 @@ from gemmdesc.dtypes import DType, parse_dtype
 from gemmdesc.errors import Declined, GemmdescError, ProfileError
 from gemmdesc.plain import answer_from_plain, launch_from_plain, problem_from_plain, to_plain
 from gemmdesc.problem import ANSWER_ATTRIBUTES, ComputeType, Epilogue, ScalarClass
-from gemmdesc.profiles.schema import (
-    DeclineOutcome,
-    Evidence,
-    Example,
-    Family,
-    Level,
-    Outcome,
-    ProfileRow,
-    Range,
-    RowKey,
-    RuleOutcome,
-)
+from gemmdesc.profiles.evidence import Evidence, Example, Level, Range
+from gemmdesc.profiles.keys import Family, RowKey
+from gemmdesc.profiles.schema import DeclineOutcome, Outcome, ProfileRow, RuleOutcome
 from gemmdesc.rule import parse_rule
 
 if TYPE_CHECKING:

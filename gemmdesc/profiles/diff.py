@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gemmdesc.descriptor import Balanced, Contiguous, Cut, Layout, ResidueFirst, Strided
-from gemmdesc.profiles.schema import Family, Profile, ProfileRow, RowKey, RuleOutcome
+from gemmdesc.profiles.keys import Family, RowKey
+from gemmdesc.profiles.schema import Profile, ProfileRow, RuleOutcome
 from gemmdesc.rule import Rule
 from gemmdesc.text import to_text
 

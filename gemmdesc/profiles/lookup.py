@@ -10,17 +10,9 @@ from pathlib import Path
 
 from gemmdesc.errors import Declined
 from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, LibraryId
-from gemmdesc.profiles.schema import (
-    DeclineOutcome,
-    Family,
-    Level,
-    Profile,
-    ProfileRow,
-    RowKey,
-    RuleOutcome,
-    family_of,
-    project,
-)
+from gemmdesc.profiles.evidence import Level
+from gemmdesc.profiles.keys import Family, RowKey, family_of, project
+from gemmdesc.profiles.schema import DeclineOutcome, Profile, ProfileRow, RuleOutcome
 from gemmdesc.profiles.store import profile_path, read_profile
 from gemmdesc.rule import Rule
 

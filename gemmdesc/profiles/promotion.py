@@ -7,18 +7,10 @@ from dataclasses import dataclass, replace
 
 from gemmdesc.errors import Declined
 from gemmdesc.problem import AlgoConfig, DeviceId, GemmProblem, LibraryId
+from gemmdesc.profiles.evidence import Evidence, Example, Level, Range
+from gemmdesc.profiles.keys import RowKey
 from gemmdesc.profiles.lookup import index_profile, matching_rows
-from gemmdesc.profiles.schema import (
-    DeclineOutcome,
-    Evidence,
-    Example,
-    Level,
-    Profile,
-    ProfileRow,
-    Range,
-    RowKey,
-    RuleOutcome,
-)
+from gemmdesc.profiles.schema import DeclineOutcome, Profile, ProfileRow, RuleOutcome
 
 #: Fewer distinct problems do not verify a row, and a problem with fewer draws is none of them: results of 16 bits hide
 #: most of what a wrong grouping changes.

@@ -28,22 +28,9 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.expressions import Const, Expr, Var, call
 from gemmdesc.problem import AlgoConfig, DeviceId, LibraryId, LibraryVersion, dense_problem
-from gemmdesc.profiles.schema import (
-    DeclineOutcome,
-    Evidence,
-    Example,
-    Level,
-    Metadata,
-    Outcome,
-    Profile,
-    ProfileRow,
-    Range,
-    RowKey,
-    RuleOutcome,
-    Scan,
-    family_of,
-    project,
-)
+from gemmdesc.profiles.evidence import Evidence, Example, Level, Range
+from gemmdesc.profiles.keys import RowKey, family_of, project
+from gemmdesc.profiles.schema import DeclineOutcome, Metadata, Outcome, Profile, ProfileRow, RuleOutcome, Scan
 from gemmdesc.rule import make_rule
 
 #: What a row's key names, by the kind of kernel.

@@ -10,6 +10,8 @@ from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel
 from gemmdesc.kernels.config import Feature
+from gemmdesc.kernels.specialised import SpecialisedConfig
+from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tiled import Choice
 from gemmdesc.kernels.unasked import features_of
 from gemmdesc.tuning.card import kernel_descriptor
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 TWO_LAUNCHES = "two_launches"
 #: The same of whole chains: what they would be without the features that are picked unasked.
 PLAIN = "plain"
+#: Whole chains by warps that each do one thing, which nothing picks unasked.
+SPECIALISED = Structure.CHAIN_SPECIALISED.value
 #: What is timed when nothing else is asked for: each feature alone, and what they come to together.
 USUAL = (
     TWO_LAUNCHES, PLAIN, "one_launch", "narrow", "dependent", "one_launch+narrow", "one_launch+narrow+dependent",
@@ -28,17 +32,17 @@ USUAL = (
 
 
 def features_named(name: str) -> frozenset[Feature]:
-    """The features of a schedule's name: ``two_launches``, ``plain``, or values of Feature with ``+`` between them.
+    """The features of a schedule by name: values of Feature with ``+`` between them, or a schedule without any.
 
     Raises:
         InvalidInputError: it is none of these.
     """
-    if name in (TWO_LAUNCHES, PLAIN):
+    if name in (TWO_LAUNCHES, PLAIN, SPECIALISED):
         return frozenset()
     known = {f.value: f for f in Feature}
     parts = name.split("+")
     if not set(parts) <= set(known) or len(set(parts)) < len(parts):
-        words = ", ".join((TWO_LAUNCHES, *known, PLAIN))
+        words = ", ".join((TWO_LAUNCHES, *known, PLAIN, SPECIALISED))
         raise InvalidInputError(f"configs must be some of {words}, joined by + where several hold (got {name!r})")
     return frozenset(known[part] for part in parts)
 
@@ -60,12 +64,17 @@ def schedules_named(text: str) -> tuple[str, ...]:
 def scheduled(plan: Plan, name: str, card: CardArithmetic) -> KernelChoice | None:
     """The model's choice for the plan's product with just the features of schedule ``name``; None where it has none.
 
-    Two launches are a schedule of slices only, and the plain one of whole chains.
+    Two launches are a schedule of slices only, and the plain one of whole chains.  A wide one is the best of its
+    structure, whether or not the model would rather have another.
     """
     features, wanted = features_named(name), kernel_descriptor(plan)
+    structure = Structure.CHAIN_WIDE if Feature.WIDE in features else None
     if isinstance(wanted, Declined) or not isinstance(plan.kernel, KernelChoice):
         return None
-    choice = choose_kernel(wanted, plan.meta, card, unasked=features)
+    if name == SPECIALISED:
+        own = choose_kernel(wanted, plan.meta, card, structure=Structure.CHAIN_SPECIALISED)
+        return own if isinstance(own, KernelChoice) else None
+    choice = choose_kernel(wanted, plan.meta, card, structure=structure, unasked=features)
     if not isinstance(choice, KernelChoice) or features_of(choice.structure, choice.config) != features:
         return None
     if name == PLAIN and choice.slices.merge is not None:
@@ -84,6 +93,7 @@ def in_a_word(kernel: Choice) -> str:
     if not isinstance(kernel, KernelChoice):
         return kernel.structure.value
     c = kernel.config
-    tile = f"{c.block_m}x{c.block_n}x{c.block_k}, {c.num_warps} warps, {c.num_stages} stages"
+    tile = f"{c.block_m}x{c.columns}x{c.block_k}, {c.num_warps} warps, {c.num_stages} stages"
     packed, dependent = " packed" if kernel.packing else "", ", dependent" if c.dependent else ""
-    return f"{kernel.structure.value}{packed} {tile}{dependent}"
+    shared = f", {c.sharing}" if isinstance(c, SpecialisedConfig) else ""
+    return f"{kernel.structure.value}{packed} {tile}{shared}{dependent}"

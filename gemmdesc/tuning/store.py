@@ -11,8 +11,8 @@ from typing import Any
 
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import GemmdescError, ProfileError
-from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.meta import Layout
+from gemmdesc.kernels.specialised import config_from
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tuned import UNTUNED, TunedKey, TunedPick, TunedTable
 from gemmdesc.problem import DeviceId
@@ -174,12 +174,13 @@ def _row(record: dict[str, Any]) -> TunedRow:
                       ([f"{s}_class" for s in _SIZES], [f"example_{s}" for s in _SIZES]))  # fmt: skip
     known: dict[str, Any] = {name: DType(record[name]) for name in _TYPES}
     known |= {name: Layout[record[name].upper()] for name in _LAYOUTS}
-    config = KernelConfig(**json.loads(record["config"]))
+    structure = Structure(record["structure"])
     return TunedRow(
         key=TunedKey(
             steps=record["steps"], sliced=record["sliced"], sizes=(sizes[0], sizes[1], sizes[2]), **known
         ),
-        pick=TunedPick(structure=Structure(record["structure"]), config=config), gain=record["gain"],
+        pick=TunedPick(structure=structure, config=config_from(structure, json.loads(record["config"]))),
+        gain=record["gain"],
         products=record["products"], example=(example[0], example[1], example[2]),
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from gemmdesc.library.storage import a_shape, allocate, b_shape, d_shape
 from gemmdesc.library.torch_settings import read_settings
 from gemmdesc.plan import Planner, planner_for
 from gemmdesc.problem import Launch, Refused
-from gemmdesc.profiles import Level
+from gemmdesc.profiles import Level, ProfileIndex, index_profile
 from gemmdesc.routes import swaps_operands
 from gemmdesc.verification.bench import Bench, Comparison, Prepared, Unprepared
 from gemmdesc.verification.cases import Case, case_metas, case_problem, out_meta
@@ -24,15 +25,20 @@ from gemmdesc.verification.tensors import empty_out, integers, torch_float
 if TYPE_CHECKING:
     import torch
 
+#: Plans that a worker keeps: shapes do not come again.
+_PLANS = 256
+
 
 class GpuBench(Bench):
     """Compares every element of every output on the device; memory beyond ``keep_bytes`` is given back after a case."""
 
-    def __init__(self, library: CublasLt, planner: Planner, *, keep_bytes: int) -> None:
+    def __init__(
+        self, library: CublasLt, planner: Planner, *, keep_bytes: int, accept: Level = Level.VERIFIED
+    ) -> None:
         import torch
 
         super().__init__(library)
-        self._lt, self._planner, self._keep_bytes = library, planner, keep_bytes
+        self._lt, self._planner, self._keep_bytes, self.accept = library, planner, keep_bytes, accept
         self._settings = read_settings(library.device.sm)
         self._place = torch.device("cuda", planner.device_index)
         references: dict[str, Reference] = {"cublaslt": self.run_cublaslt, "torch": run_torch}
@@ -52,6 +58,12 @@ class GpuBench(Bench):
     def place(self) -> torch.device:
         """The device of both sides."""
         return self._place
+
+    @cached_property
+    def index(self) -> ProfileIndex | None:
+        """The profile that rules come from; None where there is none."""
+        profile = self._planner.profile
+        return None if isinstance(profile, Declined) else index_profile(profile)
 
     def give_back(self) -> None:
         """Hand memory beyond ``keep_bytes`` that torch holds back to the card."""
@@ -134,4 +146,5 @@ class GpuBenchFactory:
     accept: Level = Level.VERIFIED
 
     def __call__(self) -> GpuBench:
-        return GpuBench(CublasLt(), planner_for(0, self.profile, accept=self.accept), keep_bytes=self.keep_bytes)
+        planner = planner_for(0, self.profile, capacity=_PLANS, accept=self.accept)
+        return GpuBench(CublasLt(), planner, keep_bytes=self.keep_bytes, accept=self.accept)

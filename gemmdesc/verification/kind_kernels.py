@@ -5,37 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.library.cublaslt import CublasLt
 from gemmdesc.library.interface import Inputs, Library
-from gemmdesc.library.storage import Stored, d_shape, empty_d, store_a, store_b, store_c
+from gemmdesc.library.storage import Stored
+from gemmdesc.ops.launching import ready_program
 from gemmdesc.ops.problems import run_problem
 from gemmdesc.plan import Plan
-from gemmdesc.plan.problems import takes_output_scale, takes_scales
-from gemmdesc.problem import AlgoConfig, Failed, GemmProblem, Transpose
+from gemmdesc.problem import AlgoConfig, Failed, GemmProblem
 from gemmdesc.verification.comparing import OurSideError, device_errors, first_line
+from gemmdesc.verification.device_compare import flag_difference
 from gemmdesc.verification.draws import Draw, draws_of
 from gemmdesc.verification.gpu import GpuBench
+from gemmdesc.verification.kind_draws import KindItem, operand_seed, problem_of
 from gemmdesc.verification.kind_records import KindRecord
-from gemmdesc.verification.kinds import (
-    Compared,
-    KindItem,
-    kind_inputs,
-    kind_operands,
-    operand_seed,
-    problem_of,
-    verify_by,
-)
+from gemmdesc.verification.kind_stage import Stage, footprint, locate, op_a, op_b, result
+from gemmdesc.verification.kinds import Asked, Compared, Examined, replayed, verify_by
+from gemmdesc.verification.large_turns import LargeTurns
 from gemmdesc.verification.records import Outcome
-from gemmdesc.verification.tensors import torch_float
-
-if TYPE_CHECKING:
-    import torch
 
 #: Runs beyond the first that tell a library whose bytes vary from one that differs.
 _AGAIN = 4
+#: Why a plan declines where the profile has a rule that no kernel of ours computes.
+_NO_KERNEL = "kernel"
 #: Tries of a shape for which memory is lacking, and seconds before each further one: others work beside this process.
 _MEMORY_TRIES, _MEMORY_SECONDS = 6, 1.0
 
@@ -48,13 +41,60 @@ def verify_kernels(library: Library, item: KindItem) -> KindRecord | None:
     """
     bench = _bench(library)
 
-    def compare(problem: GemmProblem, answer: AlgoConfig) -> Sequence[Compared] | Declined:
-        plan = _plan(bench, item, problem)
-        if isinstance(plan, Declined):
-            return plan
-        return _patiently(bench, Shape(bench=bench, plan=plan, answer=answer, seed=operand_seed(item)), item.draws)
+    def compare(problem: GemmProblem, answer: AlgoConfig) -> Examined | Declined:
+        return _by_kernels(bench, item, Asked(problem=problem, answer=answer))
 
     return verify_by(bench, item, compare)
+
+
+def verify_widely(library: Library, item: KindItem, *, turns: LargeTurns) -> KindRecord | None:
+    """:func:`verify_kernels`, and the CPU replay on windows where no kernel computes the rule.
+
+    ``turns``: shapes that take much memory wait for one.
+
+    Raises:
+        InvalidInputError: as :func:`verify_kernels`.
+    """
+    bench = _bench(library)
+
+    def compare(problem: GemmProblem, answer: AlgoConfig) -> Examined | Declined:
+        asked = Asked(problem=problem, answer=answer)
+        with turns.turn(footprint(problem)):
+            examined = _by_kernels(bench, item, asked)
+            if isinstance(examined, Declined) and examined.code == _NO_KERNEL and bench.index is not None:
+                examined = replayed(bench, bench.index, bench.accept, item, asked)
+        return examined
+
+    return verify_by(bench, item, compare)
+
+
+def _by_kernels(bench: GpuBench, item: KindItem, asked: Asked) -> Examined | Declined:
+    plan = _plan(bench, item, asked.problem)
+    if isinstance(plan, Declined):
+        return plan
+    shape = Shape(bench=bench, plan=plan, answer=asked.answer, seed=operand_seed(item))
+    return Examined(compared=_patiently(bench, shape, item.draws), kernel=plan.kernel.structure.value)
+
+
+def compile_kernels(library: Library, item: KindItem) -> None:
+    """Compile what our side of one shape needs, and launch nothing; does nothing where it declines or time is over.
+
+    Raises:
+        InvalidInputError: as :func:`verify_kernels`.
+    """
+    import torch
+
+    bench = _bench(library)
+    if item.until is not None and time.time() > item.until:
+        return
+    plan = _plan(bench, item, problem_of(item))
+    if isinstance(plan, Declined):
+        return
+    try:
+        with torch.cuda.device(bench.place):
+            ready_program(bench.planner, plan, bench.place.index or 0, captured=False)
+    except Exception:  # noqa: BLE001 - whatever is raised here, the shape's own comparison meets and records
+        return
 
 
 def kernels_needed(library: Library, item: KindItem) -> tuple[str, ...]:
@@ -104,17 +144,6 @@ def _patiently(bench: GpuBench, shape: Shape, count: int) -> list[Compared]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Made:
-    """One draw's matrices on the card."""
-
-    a: Stored
-    b: Stored
-    c: Stored | None
-    bias: torch.Tensor | None
-    inputs: Inputs
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Shape:
     """One problem, its answer and our plan; ``seed``: of its operands."""
 
@@ -127,59 +156,47 @@ class Shape:
         """Nothing waits for the card until all draws are queued; draws that differ are then looked at one by one."""
         import torch
 
-        flags = torch.zeros(len(draws), dtype=torch.bool, device=self.bench.place)
-        failures: dict[int, Compared] = {}
+        stage = Stage.of(self.plan.problem, self.bench.place)
+        flags = torch.zeros(len(draws), dtype=torch.int32, device=self.bench.place)
+        outputs, failures = stage.outputs, dict[int, Compared]()
         for at, draw in enumerate(draws):
-            made = self._make(draw)
-            reference = self._reference(made)
-            if isinstance(reference, Failed):
-                failures[at] = Compared(outcome=Outcome.REFERENCE_FAILED, failure=reference.status)
+            inputs = stage.write(self.plan.problem, draw, self.seed)
+            failed = self._reference(stage, stage.expected, inputs)
+            if failed is not None:
+                failures[at] = Compared(outcome=Outcome.REFERENCE_FAILED, failure=failed.status)
                 continue
             try:
-                ours = self._ours(made)
+                self._ours(stage, inputs)
             except OurSideError as error:
                 failures[at] = Compared(outcome=Outcome.DIFFERENT, failure=f"our side raised {error}")
-                continue
-            flags[at] = (_held(self.plan.problem, reference) != _held(self.plan.problem, ours)).any()
+            # Ours is cleared for the next draw, so that what it leaves unwritten then is no draw's product.
+            flag_difference(*outputs, flags[at])
         raised = flags.tolist()
         equal = Compared(outcome=Outcome.EQUAL)
         return [
-            failures.get(at) or (self._look_closer(draw) if raised[at] else equal) for at, draw in enumerate(draws)
+            failures.get(at) or (self._look_closer(stage, draw) if raised[at] else equal)
+            for at, draw in enumerate(draws)
         ]
 
-    def _make(self, draw: Draw) -> _Made:
-        p, place = self.plan.problem, self.bench.place
-        a, b = kind_operands(p, draw, self.seed)
-        inputs = kind_inputs(p, draw, self.seed)
-        bias = None if inputs.bias is None else inputs.bias.torch_bits(1, p.m, place).reshape(-1).contiguous()
-        return _Made(
-            a=store_a(p, a.torch_bits(p.a_outer, p.k, place)), b=store_b(p, b.torch_bits(p.b_outer, p.k, place)),
-            c=None if inputs.c is None else store_c(p, inputs.c.torch_bits(p.d_outer, p.n, place)),
-            bias=None if bias is None else bias.view(torch_float(p.bias_dtype)), inputs=inputs,
-        )  # fmt: skip
-
-    def _reference(self, made: _Made) -> Stored | Failed:
-        """The library's D."""
+    def _reference(self, stage: Stage, d: Stored, inputs: Inputs) -> Failed | None:
+        """The library's D, written to ``d``."""
         p, lt = self.plan.problem, self.bench.cublaslt
-        d = empty_d(p, self.bench.place)
-        failed = enqueue_reference(lt, p, self.answer, made.a, made.b, made.c, d, made.inputs)
-        return d if failed is None else failed
+        return enqueue_reference(lt, p, self.answer, stage.a, stage.b, stage.c, d, inputs)
 
-    def _ours(self, made: _Made) -> Stored:
-        """Our D."""
+    def _ours(self, stage: Stage, inputs: Inputs) -> None:
+        """Our D, written to ``stage.got``."""
         import torch
 
         p, plan = self.plan.problem, self.plan
-        d = empty_d(p, self.bench.place)
-        first, second = op_a(p, made.a), op_b(p, made.b)
-        out, c = result(p, d), None if made.c is None else result(p, made.c)
+        first, second, out = op_a(p, stage.a), op_b(p, stage.b), result(p, stage.got)
+        c = None if stage.c is None else result(p, stage.c)
         if plan.transposed:
             first, second, out = second.mT, first.mT, out.mT
             c = None if c is None else c.mT
         try:
             run_problem(
-                plan, first, second, out, c=c, bias=made.bias, alpha=made.inputs.alpha, beta=made.inputs.beta,
-                planner=self.bench.planner, **self._scales(made.inputs),
+                plan, first, second, out, c=c, bias=stage.bias, alpha=inputs.alpha, beta=inputs.beta,
+                planner=self.bench.planner, **stage.scales,
             )  # fmt: skip
         except (torch.OutOfMemoryError, *device_errors()):
             raise
@@ -188,28 +205,29 @@ class Shape:
                 # A launch may lack memory that torch did not ask for.
                 raise torch.OutOfMemoryError(str(error)) from error
             raise OurSideError(f"{type(error).__name__}: {first_line(error)}") from error
-        return d
 
-    def _scales(self, inputs: Inputs) -> dict[str, torch.Tensor]:
-        import torch
+    def _look_closer(self, stage: Stage, draw: Draw) -> Compared:
+        """Tell a library whose bytes vary from one that differs, and locate the first element that does.
 
-        p, given = self.plan.problem, {"a_scale": inputs.a_scale, "b_scale": inputs.b_scale, "d_scale": inputs.d_scale}
-        taken = {"a_scale": takes_scales(p), "b_scale": takes_scales(p), "d_scale": takes_output_scale(p)}
-        return {n: torch.full((1,), value, device=self.bench.place) for n, value in given.items() if taken[n]}
-
-    def _look_closer(self, draw: Draw) -> Compared:
-        """Tell a library whose bytes vary from one that differs, and locate the first element that does."""
-        p, made = self.plan.problem, self._make(draw)
-        expected = self._reference(made)
-        if isinstance(expected, Failed):
-            return Compared(outcome=Outcome.REFERENCE_FAILED, failure=expected.status)
+        Both D are cleared first: an element that one side leaves unwritten is none of another draw's.
+        """
+        p, inputs = self.plan.problem, stage.write(self.plan.problem, draw, self.seed)
+        stage.clear()
+        failed = self._reference(stage, stage.expected, inputs)
+        if failed is not None:
+            return Compared(outcome=Outcome.REFERENCE_FAILED, failure=failed.status)
         for _ in range(_AGAIN):
-            again = self._reference(made)
-            if isinstance(again, Failed) or (_held(p, expected) != _held(p, again)).any():
+            stage.got.buffer.fill_(-1)
+            if self._reference(stage, stage.got, inputs) is not None or stage.differs():
                 return Compared(outcome=Outcome.NONDETERMINISTIC)
-        located = locate(p, expected, self._ours(made), draw)
-        why = "" if located else "differed once or between the columns only"
-        return Compared(outcome=Outcome.DIFFERENT, located=located, failure=why)
+        stage.got.buffer.fill_(-1)
+        try:
+            self._ours(stage, inputs)
+        except OurSideError as error:
+            return Compared(outcome=Outcome.DIFFERENT, failure=f"our side raised {error}")
+        located = locate(p, stage.expected, stage.got, draw)
+        beside = "differed outside of its elements" if stage.differs() else "differed once, and not when run again"
+        return Compared(outcome=Outcome.DIFFERENT, located=located, failure="" if located else beside)
 
 
 def enqueue_reference(
@@ -222,50 +240,3 @@ def enqueue_reference(
         problem, answer, a.pointer, b.pointer, d.pointer, c_pointer=None if c is None else c.pointer,
         alpha=inputs.alpha, beta=inputs.beta,
     )  # fmt: skip
-
-
-def op_a(problem: GemmProblem, stored: Stored) -> torch.Tensor:
-    """op(A), (m, k) or (batch, m, k), as a view of its storage."""
-    view = stored.columns.view(torch_float(problem.a_dtype))
-    return _in_batch(problem, view.mT if problem.transa is Transpose.N else view)
-
-
-def op_b(problem: GemmProblem, stored: Stored) -> torch.Tensor:
-    """op(B), (k, n) or (batch, k, n), likewise."""
-    view = stored.columns.view(torch_float(problem.b_dtype))
-    return _in_batch(problem, view.mT if problem.transb is Transpose.N else view)
-
-
-def result(problem: GemmProblem, stored: Stored) -> torch.Tensor:
-    """D, or C, (m, n) or (batch, m, n), likewise."""
-    return _in_batch(problem, stored.columns.view(torch_float(problem.d_dtype)).mT)
-
-
-def _held(problem: GemmProblem, d: Stored) -> torch.Tensor:
-    """D with all that lies between its columns and matrices, which must stay as it was."""
-    begin = d.columns.storage_offset()
-    return d.buffer[begin : begin + d_shape(problem).extent]
-
-
-def _in_batch(problem: GemmProblem, view: torch.Tensor) -> torch.Tensor:
-    """A batch that shares one matrix has it with stride 0."""
-    if problem.batch_count == 1 or view.dim() == 3:
-        return view
-    return view.expand(problem.batch_count, *view.shape)
-
-
-def locate(problem: GemmProblem, expected: Stored, got: Stored, draw: Draw) -> dict[str, Any] | None:
-    """The first element of D, by columns of all D, that differs; None where none does.  ``row`` is one of all D."""
-    want, have = (s.columns.reshape(-1, problem.m) for s in (expected, got))
-    differs = want != have
-    count = int(differs.sum())
-    if not count:
-        return None
-    line = int(differs.any(dim=1).byte().argmax())
-    row = int(differs[line].byte().argmax())
-    mask = (1 << 8 * want.element_size()) - 1
-    return {
-        "draw": draw.number, "family": draw.family.value, "row": line // problem.n * problem.m + row,
-        "column": line % problem.n, "expected_bits": int(want[line, row]) & mask,
-        "got_bits": int(have[line, row]) & mask, "count": count, "size": want.numel(),
-    }  # fmt: skip

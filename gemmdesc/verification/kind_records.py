@@ -17,8 +17,9 @@ REFUSED = "refused"
 class KindRecord:
     """One shape.  ``counts``: draws by outcome; none where the heuristic ``refused`` the problem or the rule declined.
 
-    ``located``: the first element that differs, and how many of the window do.  ``fatal``: this process's device is of
-    no further use.
+    ``located``: the first element that differs, and how many of the window do.  ``kernel``: what computed our side, a
+    structure of kernels or ``replay``, whose windows alone were compared.  ``fatal``: this process's device is of no
+    further use.
     """
 
     key: str
@@ -31,6 +32,7 @@ class KindRecord:
     declined: Declined | None = None
     failure: str = ""
     located: dict[str, Any] | None = None
+    kernel: str = ""
     seconds: float = 0.0
     fatal: bool = False
 

@@ -204,7 +204,8 @@ def perturbation(k: int = 4096, *, m: int = 48, n: int = 64) -> list[Row]:
 def real_orders(profile: Profile, k: int, operand: DType, output: DType) -> tuple[GEMMDesc, ...]:
     """The orders that a profile's rules have for one plain product, in as many slices as its answers name or 1 to 8.
 
-    Rows whose answers were met at other inner sizes only are left out.
+    Rows whose answers were met at other inner sizes only are left out, and those of CUDA-core kernels, which are for
+    products of few rows or columns.
     """
     found: dict[str, GEMMDesc] = {}
     for row in profile.rows:
@@ -216,7 +217,9 @@ def real_orders(profile: Profile, k: int, operand: DType, output: DType) -> tupl
             continue
         for slices in (1, 2, 4, 8, row.evidence.example.answer.splitk_num):
             desc = evaluate_rule(row.outcome.rule, {"m": 512, "n": 512, "k": k, "splitk_num": max(1, slices)})
-            if not isinstance(desc, Declined) and (desc.a_dtype, desc.output_dtype) == (operand, output):
+            if isinstance(desc, Declined) or isinstance(desc.accumulator.step, ScalarStep):
+                continue
+            if (desc.a_dtype, desc.output_dtype) == (operand, output):
                 found.setdefault(str(normal_form(desc, k)), desc)
     return tuple(found.values())
 

@@ -1,0 +1,176 @@
+"""Configs of the chain whose warps are specialised: one loads, two groups multiply.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gemmdesc.errors import InvalidInputError
+from gemmdesc.kernels.config import KernelConfig
+from gemmdesc.kernels.meta import KernelMeta, Layout
+from gemmdesc.kernels.structure import Structure
+
+#: Warps of a group that multiplies; one instruction of theirs takes 64 rows, and at most 256 columns.
+GROUP_WARPS = 4
+_GROUP_ROWS, _MOST_COLUMNS, _LEAST_COLUMNS = 64, 256, 8
+#: Bytes of an output of which ``store_n`` counts the columns, and of a barrier.
+_STORED_UNIT, _BARRIER = 2, 8
+#: Fewest columns beside the first ones that a B by rows can have.
+LEAST_BY_ROWS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialisedConfig(KernelConfig):
+    """What :class:`KernelConfig` says, and how the groups share their work.
+
+    ``num_warps`` are those of one group, ``num_stages`` the buffers that the loading warp fills ahead.  A tile has
+    ``beside_n`` columns beside its first ``block_n``, 0 or a power of two, so that a width need not be one.
+    ``turns``: the two groups take a tile each in turn, one storing while the other multiplies; else both work on one
+    tile, half of its rows each.  A group stores ``store_n`` columns of 16-bit outputs at a time, half as many of
+    float32, from ``store_buffers`` buffers in turn.  ``alone``: for at most one tile a multiprocessor, which is staged
+    in the ring, each piece in a box of A that the group has read.
+    """
+
+    beside_n: int = 0
+    turns: bool = False
+    store_n: int = 32
+    store_buffers: int = 1
+    alone: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("block_m", _GROUP_ROWS * self.groups_of_rows, 256), ("block_n", 16, _MOST_COLUMNS), ("block_k", 16, 128),
+            ("store_n", 16, 128),
+        ):  # fmt: skip
+            size = getattr(self, name)
+            if not least <= size <= most or size & (size - 1):
+                raise InvalidInputError(f"{name} must be a power of two from {least} to {most} (got {size})")
+        beside = self.beside_n
+        if beside and (beside & (beside - 1) or not _LEAST_COLUMNS <= beside < self.block_n):
+            raise InvalidInputError(
+                f"beside_n must be 0 or a power of two from {_LEAST_COLUMNS} to below block_n (got {beside})"
+            )
+        boxes = self.store_n == self.block_k and self.store_buffers == self.num_stages
+        if self.alone and (self.turns or not boxes):
+            raise InvalidInputError(f"a tile alone must be shared and stored in boxes of A (got {self})")
+        if self.num_warps != GROUP_WARPS or self.programs_per_sm != 1 or self.one_launch:
+            raise InvalidInputError(
+                f"a group must have {GROUP_WARPS} warps, a multiprocessor one program, and slices no fold "
+                f"(got {self.num_warps}, {self.programs_per_sm}, {self.one_launch})"
+            )
+        # A stage is handed back only once the step after its own has been issued, which takes another stage.
+        for name, fewest in (("num_stages", 2), ("group_m", 1), ("store_buffers", 1)):
+            if getattr(self, name) < fewest:
+                raise InvalidInputError(f"{name} must be at least {fewest} (got {getattr(self, name)})")
+
+    @property
+    def sharing(self) -> str:
+        """What the groups do, in a word: take ``turns``, or tiles ``shared``, or one of them ``alone``."""
+        return "alone" if self.alone else "turns" if self.turns else "shared"
+
+    @property
+    def groups_of_rows(self) -> int:
+        """Into how many parts the rows of a tile are shared."""
+        return 1 if self.turns else 2
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile that one group multiplies."""
+        return self.block_m // self.groups_of_rows
+
+    @property
+    def columns(self) -> int:
+        """Columns of a tile."""
+        return self.block_n + self.beside_n
+
+    def tiles(self, m: int, n: int) -> int:
+        """How many output tiles cover an m x n product."""
+        return -(-m // self.block_m) * -(-n // self.columns)
+
+    @property
+    def outputs_per_thread(self) -> int:
+        return self.rows * self.columns // (32 * GROUP_WARPS)
+
+    def piece(self, stored_size: int) -> int:
+        """Columns that a group stores at a time, of outputs of ``stored_size`` bytes."""
+        return min(self.store_n * _STORED_UNIT // stored_size, self.block_n)
+
+    def shared_bytes(self, operand_size: int, stored_size: int, *, by_pointers: bool = False) -> int:
+        """Shared memory of the ring, of what is staged for its store, and of the barriers, however it is stored."""
+        ring = self.num_stages * (self.block_m + self.columns) * self.block_k * operand_size
+        piece = self.piece(stored_size)
+        narrow = self.beside_n if self.beside_n < piece else 0
+        staged = 2 * self.rows * (self.store_buffers * piece + narrow) * stored_size
+        return ring + (0 if self.alone else staged) + (2 * self.num_stages + 2) * _BARRIER + _ALIGNING
+
+
+#: What aligning the parts of shared memory may cost.
+_ALIGNING = 512
+
+
+def _config(
+    m: int, n: int, beside: int, stages: int, store: tuple[int, int], *, turns: bool = False
+) -> SpecialisedConfig:
+    """``store``: columns of a piece, and buffers for pieces."""
+    return SpecialisedConfig(
+        block_m=m, block_n=n, beside_n=beside, block_k=_BLOCK_K, num_warps=GROUP_WARPS, num_stages=stages, turns=turns,
+        store_n=store[0], store_buffers=store[1],
+    )  # fmt: skip
+
+
+def _alone(m: int, n: int, beside: int, stages: int) -> SpecialisedConfig:
+    return replace(_config(m, n, beside, stages, (_BLOCK_K, stages)), alone=True)
+
+
+#: Lanes of a step: as many as lines of 128 bytes hold, which the hardware swizzles.
+_BLOCK_K = 64
+#: Largest tile first.  A ring hides the loads; in what it leaves, as much of a tile is staged as there is room for.
+SPECIALISED_CONFIGS = (
+    _config(256, 128, 32, 4, (32, 1)),
+    _alone(256, 128, 32, 4),
+    _config(256, 128, 16, 4, (32, 1)),
+    _alone(256, 128, 16, 4),
+    _alone(256, 128, 8, 4),
+    _alone(128, 256, 16, 4),
+    _config(256, 128, 0, 4, (32, 2)),
+    _config(128, 256, 0, 4, (64, 2)),
+    _config(128, 128, 64, 5, (32, 3)),
+    _config(128, 128, 32, 5, (32, 2), turns=True),
+    _config(128, 128, 16, 5, (32, 2), turns=True),
+    _alone(128, 128, 16, 6),
+    _config(128, 128, 0, 6, (32, 4)),
+    _config(128, 128, 0, 6, (32, 2), turns=True),
+    _alone(128, 128, 0, 7),
+    _config(128, 64, 32, 7, (32, 3)),
+    _alone(128, 64, 32, 8),
+    _alone(128, 64, 0, 9),
+)
+#: The same with dependent launches.
+EARLY_SPECIALISED_CONFIGS = tuple(replace(c, dependent=True) for c in SPECIALISED_CONFIGS)
+
+
+def config_from(structure: Structure, fields: Mapping[str, Any]) -> KernelConfig:
+    """The config of ``structure`` whose fields are these.
+
+    Raises:
+        InvalidInputError: no such config can be.
+        TypeError: a field is missing, or none of its.
+    """
+    kind = SpecialisedConfig if structure is Structure.CHAIN_SPECIALISED else KernelConfig
+    return kind(**fields)
+
+
+def specialised_fits(config: KernelConfig, structure: Structure, meta: KernelMeta, span: int) -> bool:
+    """Whether ``config`` is one of ``structure``, and where that is the specialised chain, whether it suits ``meta``.
+
+    ``span``: the lanes that it reads.  The kernel counts the steps of all tiles in 32 bits.  Of a B by rows, a box of 8
+    columns has lines of 16 bytes, for which the hardware has no swizzle that a warp group's instruction reads.
+    """
+    if not isinstance(config, SpecialisedConfig):
+        return structure is not Structure.CHAIN_SPECIALISED
+    tiles = config.tiles(meta.m, meta.n)
+    narrow = 0 < config.beside_n < LEAST_BY_ROWS and meta.b.layout(meta.k, meta.n) is Layout.ROWS
+    crowded = config.alone and tiles > meta.sm_count
+    counted = tiles * -(-span // config.block_k) < 2**31
+    return structure is Structure.CHAIN_SPECIALISED and counted and not (narrow or crowded)

@@ -1,0 +1,319 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+# ruff: noqa: RUF005  Triton reads no stars in lists
+"""One ascending chain of matrix steps per tile, by warps that each do one thing: one loads, two groups multiply.
+
+One warp copies tiles of A and B into a ring of ``STAGES`` buffers, ahead of who multiplies and into the next tile while
+a tile is stored.  Of each stage, ``full`` says that its bytes have come and ``empty`` that nobody reads them any more.
+Two groups of four warps multiply: each has half of the rows of every tile, or, where they take turns, every other tile.
+A tile is BLOCK_N columns and, unless BESIDE_N is 0, as many more beside them, with buffers and sums of their own.
+"""
+
+from __future__ import annotations
+
+import triton.experimental.gluon.language as gl
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from gemmdesc.kernels.tile import RUN_TIME, let_next_start, wait_for_previous
+
+# Triton 3.6 has other names for these than later ones.
+load_box = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+REINTERPRET = gl.constexpr("reinterpret" if hasattr(gl.shared_memory_descriptor, "reinterpret") else "_reinterpret")
+
+#: Warps of a group that multiplies, and of one that loads, whose registers the groups get.
+GROUP_WARPS = gl.constexpr(4)
+LOADING_WARPS = gl.constexpr(1)
+LOADING_REGISTERS = gl.constexpr(24)
+GROUP_REGISTERS = gl.constexpr(240)
+COLUMNS = gl.constexpr(2)
+
+
+@gluon.jit
+def tiles_of(M, N, BLOCK_M: gl.constexpr, WIDTH: gl.constexpr):
+    """How many tiles there are."""
+    return ((M + BLOCK_M - 1) // BLOCK_M) * ((N + WIDTH - 1) // WIDTH)
+
+
+@gluon.jit
+def corner_of(index, M, N, BLOCK_M: gl.constexpr, WIDTH: gl.constexpr, GROUP_M: gl.constexpr):
+    """(row, column) of the first element of tile ``index``, in groups of GROUP_M tile rows."""
+    tiles_m = (M + BLOCK_M - 1) // BLOCK_M
+    tiles_n = (N + WIDTH - 1) // WIDTH
+    per_group = GROUP_M * tiles_n
+    first_m = index // per_group * GROUP_M
+    rows = min(tiles_m - first_m, GROUP_M)
+    return (first_m + index % per_group % rows) * BLOCK_M, index % per_group // rows * WIDTH
+
+
+@gluon.jit
+def place_of(step, STAGES: gl.constexpr):
+    """(stage, parity of its use) of the program's step number ``step``, counted over all of its tiles."""
+    return step % STAGES, step // STAGES % 2
+
+
+@gluon.jit
+def place_after(stage, parity, STAGES: gl.constexpr):
+    """The place of the step after the one at ``stage``."""
+    following = (stage + 1) % STAGES
+    return following, parity ^ (following == 0)
+
+
+@gluon.jit
+def load_tiles(
+    a_desc, b_desc, b_beside_desc, a_ring, b_ring, beside_ring, full, empty, M, N, k_tiles,
+    A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, DEPENDENT: gl.constexpr, PARTS: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """What the loading warp does: every step of every tile of the program, each into the next stage of the ring."""
+    ROWS: gl.constexpr = BLOCK_M // PARTS
+    WIDTH: gl.constexpr = BLOCK_N + BESIDE_N
+    STEP_BYTES: gl.constexpr = (BLOCK_M + WIDTH) * BLOCK_K * 2
+    if DEPENDENT:
+        wait_for_previous()
+    stage = 0
+    parity = 0
+    for index in range(gl.program_id(0), tiles_of(M, N, BLOCK_M, WIDTH), gl.num_programs(0)):
+        m, n = corner_of(index, M, N, BLOCK_M, WIDTH, GROUP_M)
+        for step in range(k_tiles):
+            k = step * BLOCK_K
+            # The use before this one must be over; of a ring's first round a fresh barrier says so.
+            mbarrier.wait(empty.index(stage), parity ^ 1)
+            filled = full.index(stage)
+            mbarrier.expect(filled, STEP_BYTES)
+            for part in gl.static_range(PARTS):
+                rows = m + part * ROWS
+                load_box(a_desc, [rows, k] if A_ROWS else [k, rows], filled, a_ring.index(stage * PARTS + part))
+            load_box(b_desc, [k, n] if B_ROWS else [n, k], filled, b_ring.index(stage))
+            if BESIDE_N > 0:
+                beside = n + BLOCK_N
+                load_box(b_beside_desc, [k, beside] if B_ROWS else [beside, k], filled, beside_ring.index(stage))
+            stage, parity = place_after(stage, parity, STAGES)
+
+
+@gluon.jit
+def multiply_tiles(
+    a_ring, b_ring, beside_ring, full, empty, turns, out_desc, out_beside_desc, staging, staging_beside, out_ptr,
+    M, N, k_tiles, stride_om, stride_on, GROUP: gl.constexpr,
+    A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, STORE_BY_DESCRIPTOR: gl.constexpr, DEPENDENT: gl.constexpr,
+    OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, PARTS: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
+    ALONE: gl.constexpr,
+):  # fmt: skip
+    """What a group does that multiplies: its rows of every tile, or, if PARTS is 1, every other tile whole."""
+    ROWS: gl.constexpr = BLOCK_M // PARTS
+    WIDTH: gl.constexpr = BLOCK_N + BESIDE_N
+    PART: gl.constexpr = GROUP if PARTS == 2 else 0
+    FIRST: gl.constexpr = GROUP if PARTS == 1 else 0
+    EVERY: gl.constexpr = 2 if PARTS == 1 else 1
+    # Instructions that may be in flight while the stage before theirs is handed back: those of one step.
+    FLYING: gl.constexpr = 2 if BESIDE_N > 0 else 1
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, BLOCK_N, 16])
+    BESIDE_SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, max(BESIDE_N, 8), 16])
+    if DEPENDENT:
+        wait_for_previous()
+    # Never added to: the first step of each tile begins new sums.
+    sums = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
+    beside = gl.zeros([ROWS, max(BESIDE_N, 8)], gl.float32, BESIDE_SUMS)
+    work = tiles_of(M, N, BLOCK_M, WIDTH)
+    programs = gl.num_programs(0)
+    number = FIRST
+    turn = 1 - FIRST
+    for index in range(gl.program_id(0) + FIRST * programs, work, EVERY * programs):
+        m, n = corner_of(index, M, N, BLOCK_M, WIDTH, GROUP_M)
+        stage, parity = place_of(number * k_tiles, STAGES)
+        if PARTS == 1:
+            # Waiting for a use of a stage is sound only once the use before it has come: a parity tells two uses
+            # apart, not three.  So a group begins to wait after the other one has waited for all of its own.
+            mbarrier.wait(turns.index(GROUP), turn)
+        before = stage
+        for step in range(k_tiles):
+            mbarrier.wait(full.index(stage), parity)
+            a = a_ring.index(stage * PARTS + PART)
+            b = b_ring.index(stage)
+            a = a if A_ROWS else a.permute((1, 0))
+            b = b if B_ROWS else b.permute((1, 0))
+            sums = warpgroup_mma(a, b, sums, use_acc=step > 0, is_async=True)
+            if BESIDE_N > 0:
+                more = beside_ring.index(stage)
+                more = more if B_ROWS else more.permute((1, 0))
+                beside = warpgroup_mma(a, more, beside, use_acc=step > 0, is_async=True)
+                sums, beside = warpgroup_mma_wait(FLYING, deps=[sums, beside])
+            else:
+                sums = warpgroup_mma_wait(FLYING, deps=[sums])
+            mbarrier.arrive(empty.index(before), pred=step > 0)
+            before = stage
+            stage, parity = place_after(stage, parity, STAGES)
+        # The other group's instructions queue up behind these.  Where addresses are stored to, ptxas would serialise
+        # all of them if anything stood between the last one and the wait for it.
+        if PARTS == 1 and STORE_BY_DESCRIPTOR:
+            mbarrier.arrive(turns.index(1 - GROUP))
+        if BESIDE_N > 0:
+            sums, beside = warpgroup_mma_wait(0, deps=[sums, beside])
+        else:
+            sums = warpgroup_mma_wait(0, deps=[sums])
+        if PARTS == 1 and not STORE_BY_DESCRIPTOR:
+            mbarrier.arrive(turns.index(1 - GROUP))
+        mbarrier.arrive(empty.index(before))
+        if DEPENDENT:  # noqa: SIM102  one of them is known when it is compiled
+            if index + programs >= work:
+                let_next_start()
+        rows = m + PART * ROWS
+        if STORE_BY_DESCRIPTOR:
+            # In a program's only tile, the group's own boxes of A are done with.
+            OWN: gl.constexpr = PARTS if ALONE else 0
+            store_pieces(sums, out_desc, rows, n, staging, 0, STORE_BUFFERS, OWN, PART)
+            if BESIDE_N > 0:
+                # What is narrower than a piece has a buffer of its own, once in a tile.
+                APART: gl.constexpr = BESIDE_N < STORE_N and not ALONE
+                NUMBER: gl.constexpr = -1 if APART else BLOCK_N // STORE_N
+                BUFFERS: gl.constexpr = 1 if APART else STORE_BUFFERS
+                store_pieces(beside, out_beside_desc, rows, n + BLOCK_N, staging_beside, NUMBER, BUFFERS, OWN, PART)
+        else:
+            store_elements(sums, out_ptr, rows, n, M, N, stride_om, stride_on, OUT_LAYOUT, WIDE_OFFSETS)
+            if BESIDE_N > 0:
+                store_elements(
+                    beside, out_ptr, rows, n + BLOCK_N, M, N, stride_om, stride_on, OUT_LAYOUT, WIDE_OFFSETS
+                )
+        number += EVERY
+        turn ^= 1
+    if STORE_BY_DESCRIPTOR:
+        # Shared memory goes when the program ends.
+        tma.store_wait(0)
+
+
+@gluon.jit
+def store_pieces(
+    sums, out_desc, row, column, staging, NUMBER: gl.constexpr, BUFFERS: gl.constexpr, OWN: gl.constexpr,
+    PART: gl.constexpr,
+):  # fmt: skip
+    """Round and store sums whose first element is (row, column), as many columns at a time as ``out_desc`` has.
+
+    NUMBER: of the first piece among those of the tile in ``staging``, which has BUFFERS of them.  OWN: unless it is 0,
+    every so many buffers of ``staging`` from PART on are the group's, each as large as a piece or larger.
+    """
+    PIECE: gl.constexpr = out_desc.block_type.shape[1]
+    if sums.shape[1] > PIECE:
+        left, right = halves(sums)
+        HALF: gl.constexpr = left.shape[1]
+        store_pieces(left, out_desc, row, column, staging, NUMBER, BUFFERS, OWN, PART)
+        store_pieces(right, out_desc, row, column + HALF, staging, NUMBER + HALF // PIECE, BUFFERS, OWN, PART)
+    else:
+        # Not before the copy has been read that last left from this buffer: a tile's first piece waits for all.
+        if NUMBER == 0:
+            tma.store_wait(0)
+        elif NUMBER >= BUFFERS:
+            tma.store_wait(BUFFERS - 1)
+        if OWN > 0:
+            larger = staging.index(NUMBER % BUFFERS * OWN + PART)
+            buffer = getattr(larger, REINTERPRET.value)(out_desc.dtype, out_desc.block_type.shape, out_desc.layout)
+        else:
+            buffer = staging.index(NUMBER % BUFFERS)
+        buffer.store(sums.to(out_desc.dtype))
+        fence_async_shared()
+        store_box(out_desc, [row, column], buffer)
+
+
+@gluon.jit
+def halves(sums):
+    """The left and the right columns."""
+    ROWS: gl.constexpr = sums.shape[0]
+    HALF: gl.constexpr = sums.shape[1] // 2
+    return sums.reshape([ROWS, 2, HALF]).permute((0, 2, 1)).split()
+
+
+@gluon.jit
+def store_elements(
+    sums, out_ptr, row, column, M, N, stride_om, stride_on, OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr
+):  # fmt: skip
+    """Round and store the part of the sums that exists, by addresses."""
+    m = row + gl.arange(0, sums.shape[0], gl.SliceLayout(1, sums.type.layout))
+    n = column + gl.arange(0, sums.shape[1], gl.SliceLayout(0, sums.type.layout))
+    inside = (m < M)[:, None] & (n < N)[None, :]
+    if WIDE_OFFSETS:
+        m = m.to(gl.int64)
+        n = n.to(gl.int64)
+    else:
+        stride_om = stride_om.to(gl.int32)
+        stride_on = stride_on.to(gl.int32)
+    if OUT_LAYOUT == COLUMNS:
+        offsets = m[:, None] + n[None, :] * stride_on
+    else:
+        offsets = m[:, None] * stride_om + n[None, :]
+    gl.store(out_ptr + offsets, sums.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@gluon.jit(do_not_specialize=RUN_TIME)
+def chain_specialised_kernel(
+    a_desc, b_desc, b_beside_desc, out_desc, out_beside_desc, out_ptr,
+    M: tl.int32, N: tl.int32, k_tiles: tl.int32, stride_om: tl.int64, stride_on: tl.int64,
+    A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, STORE_BY_DESCRIPTOR: gl.constexpr, DEPENDENT: gl.constexpr,
+    OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, TURNS: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
+    ALONE: gl.constexpr,
+):  # fmt: skip
+    """Persistent, operands by tensor descriptor, which fills with zeros beyond the summed k.  ``k_tiles`` is positive.
+
+    TURNS: the groups take turns, a tile each.  Else each has half of the rows of every tile.  ALONE: no program has
+    more than one tile, which is then staged in the ring.
+    """
+    PARTS: gl.constexpr = 1 if TURNS else 2
+    dtype: gl.constexpr = a_desc.dtype
+    a_ring = gl.allocate_shared_memory(dtype, [STAGES * PARTS] + a_desc.block_type.shape, a_desc.layout)
+    b_ring = gl.allocate_shared_memory(dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
+    beside_ring = b_ring
+    if BESIDE_N > 0:
+        more: gl.constexpr = [STAGES] + b_beside_desc.block_type.shape
+        beside_ring = gl.allocate_shared_memory(dtype, more, b_beside_desc.layout)
+    staging_0 = a_ring
+    staging_1 = a_ring
+    if STORE_BY_DESCRIPTOR and not ALONE:
+        box: gl.constexpr = [STORE_BUFFERS] + out_desc.block_type.shape
+        staging_0 = gl.allocate_shared_memory(out_desc.dtype, box, out_desc.layout)
+        staging_1 = gl.allocate_shared_memory(out_desc.dtype, box, out_desc.layout)
+    beside_0 = staging_0
+    beside_1 = staging_1
+    if STORE_BY_DESCRIPTOR and not ALONE and BESIDE_N > 0 and BESIDE_N < STORE_N:
+        narrow: gl.constexpr = [1] + out_beside_desc.block_type.shape
+        beside_0 = gl.allocate_shared_memory(out_desc.dtype, narrow, out_beside_desc.layout)
+        beside_1 = gl.allocate_shared_memory(out_desc.dtype, narrow, out_beside_desc.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+        mbarrier.init(empty.index(stage), count=PARTS)
+    for group in gl.static_range(2):
+        mbarrier.init(turns.index(group), count=1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (multiply_tiles, (
+                a_ring, b_ring, beside_ring, full, empty, turns, out_desc, out_beside_desc, staging_0, beside_0,
+                out_ptr, M, N, k_tiles, stride_om, stride_on, 0,
+                A_ROWS, B_ROWS, STORE_BY_DESCRIPTOR, DEPENDENT, OUT_LAYOUT, WIDE_OFFSETS, PARTS,
+                BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE,
+            )),
+            (multiply_tiles, (
+                a_ring, b_ring, beside_ring, full, empty, turns, out_desc, out_beside_desc, staging_1, beside_1,
+                out_ptr, M, N, k_tiles, stride_om, stride_on, 1,
+                A_ROWS, B_ROWS, STORE_BY_DESCRIPTOR, DEPENDENT, OUT_LAYOUT, WIDE_OFFSETS, PARTS,
+                BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE,
+            )),
+            (load_tiles, (
+                a_desc, b_desc, b_beside_desc, a_ring, b_ring, beside_ring, full, empty, M, N, k_tiles,
+                A_ROWS, B_ROWS, DEPENDENT, PARTS, BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES,
+            )),
+        ],
+        [GROUP_WARPS, LOADING_WARPS], [GROUP_REGISTERS, LOADING_REGISTERS],
+    )  # fmt: skip

@@ -1,0 +1,74 @@
+"""The compiled kernels of the specialised chain, and the boxes that their tensor descriptors have.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any
+
+from gemmdesc.dtypes import DType
+from gemmdesc.kernels.choose import KernelChoice, configs_of
+from gemmdesc.kernels.meta import Layout
+from gemmdesc.kernels.slices import OPERAND_DTYPES, output_dtypes
+from gemmdesc.kernels.specialised import LEAST_BY_ROWS, SpecialisedConfig
+from gemmdesc.kernels.structure import Structure
+from gemmdesc.kernels.variant import Constant, Variant
+
+_UNIT = (Layout.ROWS, Layout.COLUMNS)
+
+
+def specialised_variant(choice: KernelChoice) -> Variant:
+    """The kernel that computes ``choice``, whose structure is the specialised chain."""
+    assert isinstance(choice.config, SpecialisedConfig)
+    return _variant(
+        choice.config, choice.operand_dtype, choice.output_dtype, (choice.a_layout, choice.b_layout),
+        (choice.store_by_descriptor, choice.out_layout, choice.wide_offsets),
+    )  # fmt: skip
+
+
+def _variant(
+    config: SpecialisedConfig, loaded: DType, stored: DType, layouts: tuple[Layout, Layout],
+    store: tuple[bool, Layout, bool],
+) -> Variant:  # fmt: skip
+    """``store``: by descriptor or not, the output's layout, wide offsets."""
+    constants: dict[str, Constant] = {
+        "A_ROWS": layouts[0] is Layout.ROWS, "B_ROWS": layouts[1] is Layout.ROWS, "STORE_BY_DESCRIPTOR": store[0],
+        "DEPENDENT": config.dependent, "OUT_LAYOUT": store[1].value, "WIDE_OFFSETS": store[2], "TURNS": config.turns,
+        "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BESIDE_N": config.beside_n, "BLOCK_K": config.block_k,
+        "GROUP_M": config.group_m, "STAGES": config.num_stages, "STORE_N": config.piece(stored.itemsize),
+        "STORE_BUFFERS": config.store_buffers, "ALONE": config.alone,
+    }  # fmt: skip
+    return Variant(
+        kernel=Structure.CHAIN_SPECIALISED.value, loaded=loaded, stored=stored, constants=tuple(constants.items()),
+        num_warps=config.num_warps, num_stages=config.num_stages, dependent=config.dependent,
+    )  # fmt: skip
+
+
+def boxes_of(constants: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Rows and columns of the box of each tensor descriptor of a variant, as its matrix is stored."""
+    rows, k, n, beside = (constants[name] for name in ("BLOCK_M", "BLOCK_K", "BLOCK_N", "BESIDE_N"))
+    rows = rows if constants["TURNS"] else rows // 2
+    boxes = {
+        "a_desc": (rows, k) if constants["A_ROWS"] else (k, rows),
+        "b_desc": (k, n) if constants["B_ROWS"] else (n, k),
+    }
+    if beside:
+        boxes["b_beside_desc"] = (k, beside) if constants["B_ROWS"] else (beside, k)
+    if constants["STORE_BY_DESCRIPTOR"]:
+        piece = constants["STORE_N"]
+        boxes["out_desc"] = (rows, piece)
+        if beside:
+            boxes["out_beside_desc"] = (rows, min(piece, beside))
+    return boxes
+
+
+def enumerate_specialised_variants(shared_bytes: int) -> Iterator[Variant]:
+    """Every one that may be chosen on a card with that much memory."""
+    structure = Structure.CHAIN_SPECIALISED
+    stores = [(True, Layout.ROWS, False), *product((False,), _UNIT, (False, True))]
+    for config, loaded in product(configs_of(structure), OPERAND_DTYPES):
+        assert isinstance(config, SpecialisedConfig)
+        for stored, a, b, store in product(output_dtypes(loaded), _UNIT, _UNIT, stores):
+            narrow = 0 < config.beside_n < LEAST_BY_ROWS and b is Layout.ROWS
+            if not narrow and config.shared_bytes(loaded.itemsize, stored.itemsize) <= shared_bytes:
+                yield _variant(config, loaded, stored, (a, b), store)

@@ -1,0 +1,110 @@
+"""The specialised chain's barriers, run from its own source over many orders of events: see ``gluon_machine``."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.gluon_machine import SOURCE, Launch, ProtocolError
+
+
+def drawn(seed: int) -> Launch:
+    """Sizes of none, one or many tiles a program, and of one step to several rounds of the ring."""
+    random = Random(seed)
+    beside, kind = random.choice([0, 0, 1, 2]), random.choice(["turns", "shared", "alone"])
+    m, n, programs = random.randint(1, 17), random.randint(1, 23), random.choice([1, 2, 3, 8])
+    if kind == "alone":
+        programs = -(-m // 4) * -(-n // (4 + beside))
+    stages = random.randint(2, 5)
+    return Launch(
+        m=m, n=n, k=random.randint(1, 19), programs=programs, turns=kind == "turns", alone=kind == "alone",
+        stages=stages, a_rows=random.random() < 0.5, b_rows=random.random() < 0.5,
+        by_descriptor=random.random() < 0.7, out_rows=random.random() < 0.5, dependent=random.random() < 0.5,
+        beside_n=beside, store_n=2 if kind == "alone" else random.choice([1, 2, 4]),
+        store_buffers=stages if kind == "alone" else random.randint(1, 3),
+        group_m=random.randint(1, 3),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(4000, marks=pytest.mark.slow)])
+def test_every_order_of_events_gives_every_output_once(count: int) -> None:
+    for seed in range(count):
+        drawn(seed).run(seed)
+
+
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("tiles", [0, 1, 2, 7])
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 11])
+def test_any_number_of_tiles_and_steps(turns: bool, tiles: int, steps: int) -> None:
+    """One program has ``tiles`` tiles, and where that is none, another one has one."""
+    programs = 1 if tiles else 2
+    for seed in range(3):
+        launch = Launch(m=4 * max(1, tiles), n=6, k=2 * steps, programs=programs, turns=turns, stages=3, beside_n=2)
+        launch.run(seed)
+
+
+#: What stands in the kernel, what a slip would make of it, and whether the slip shows only where groups take turns.
+SLIPS = {
+    "no turn is waited for": ("mbarrier.wait(turns.index(GROUP), turn)", "pass", True),
+    "the other group is first": ("turn = 1 - FIRST", "turn = FIRST", True),
+    "turns are not told apart": ("turn ^= 1", "pass", True),
+    "no turn is handed over": ("mbarrier.arrive(turns.index(1 - GROUP))", "pass", True),
+    "a group hands the turn to itself": ("turns.index(1 - GROUP)", "turns.index(GROUP)", True),
+    "steps of the other group are not counted": ("number += EVERY", "number += 1", True),
+    "no stage is waited for": ("mbarrier.wait(empty.index(stage), parity ^ 1)", "pass", False),
+    "no box is waited for": ("mbarrier.wait(full.index(stage), parity)", "pass", False),
+    "the first round waits": ("empty.index(stage), parity ^ 1", "empty.index(stage), parity", False),
+    "one group empties a stage for both": ("empty.index(stage), count=PARTS", "empty.index(stage), count=1", False),
+    "too many steps in flight": ("2 if BESIDE_N > 0 else 1", "3 if BESIDE_N > 0 else 2", False),
+    "a stage is handed back a step early": ("empty.index(before), pred", "empty.index(stage), pred", False),
+    "the last stage is kept": ("        mbarrier.arrive(empty.index(before))\n", "", False),
+    "the ring wraps a step late": ("parity ^ (following == 0)", "parity ^ (following == 1)", False),
+    "sums go on from tile to tile": ("use_acc=step > 0", "use_acc=True", False),
+    "too many bytes are expected": ("STEP_BYTES)", "STEP_BYTES + 2)", False),
+    "too few bytes are expected": ("STEP_BYTES)", "STEP_BYTES - 4)", False),
+    "staged too early in a tile": ("tma.store_wait(BUFFERS - 1)", "tma.store_wait(BUFFERS)", False),
+    "staged too early in the next": ("NUMBER == 0:\n            tma.store_wait(0)", "NUMBER == 0:\n            pass",
+                                     False),
+    "stored before a fence": ("        buffer.store(sums.to(out_desc.dtype))\n        fence_async_shared()\n",
+                              "        buffer.store(sums.to(out_desc.dtype))\n", False),
+    "ends before all is stored": ("program ends.\n        tma.store_wait(0)", "program ends.\n        pass", False),
+    "the next kernel starts early": ("if index + programs >= work:", "if True:", False),
+    "nobody waits for the kernel in front": ("        wait_for_previous()\n", "        pass\n", False),
+}  # fmt: skip
+
+
+def fails(launches: list[Launch], source: str | None = None) -> bool:
+    """Whether one of them does."""
+    for seed, launch in enumerate(launches):
+        try:
+            launch.run(seed, source)
+        except ProtocolError:
+            return True
+    return False
+
+
+def test_a_tile_that_is_not_alone_must_not_be_staged_in_the_ring() -> None:
+    assert fails([Launch(m=12, n=12, k=10, programs=1, turns=False, alone=True, stages=3, store_buffers=3)] * 60)
+    assert not fails([Launch(m=12, n=12, k=10, programs=9, turns=False, alone=True, stages=3, store_buffers=3)] * 5)
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_one_stage_is_too_few(turns: bool) -> None:
+    """Which is why configs have two at least."""
+    assert fails([Launch(m=12, n=12, k=10, programs=1, turns=turns, stages=1)] * 5)
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_is_found(slip: str) -> None:
+    right, wrong, in_turns = SLIPS[slip]
+    source = SOURCE.read_text()
+    assert right in source
+    launches = [
+        Launch(
+            m=12, n=12, k=10, programs=1 + seed % 2, turns=in_turns or bool(seed % 2), stages=2 + seed % 3,
+            beside_n=2 * (seed % 2), store_buffers=1 + seed % 2, store_n=1, dependent=True,
+        )
+        for seed in range(120)
+    ]  # fmt: skip
+    assert fails(launches, source.replace(right, wrong))
