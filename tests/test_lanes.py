@@ -202,11 +202,13 @@ def test_blocks_without_k_run_no_program() -> None:
 
 def test_what_no_lane_kernel_computes_goes_to_a_nest() -> None:
     desc = lanes_of(500, *butterfly(2, 1))
-    assert choose_scalar(desc, meta(desc, 40, 50, 500)) == choose_nest(desc, meta(desc, 40, 50, 500))
+    wide = meta(desc, 40, 50, 500)
+    assert choose_scalar(desc, wide, unasked=True) == choose_nest(desc, wide)
     at = meta(desc, 900, 1, 500, "rrr")
     loose = replace(at, a=replace(at.a, row_stride=1000, column_stride=2))
     assert isinstance(choose_lanes(desc, loose), Declined)
-    assert isinstance(choose_scalar(desc, loose), NestChoice)
+    assert isinstance(choose_scalar(desc, loose, unasked=True), NestChoice)
+    assert isinstance(choose_scalar(desc, at, unasked=False), NestChoice)
     assert isinstance(choose_scalar(desc, at, Structure.LANE_NEST), LaneChoice)
     assert isinstance(choose_scalar(desc, at, Structure.SCALAR_NEST), NestChoice)
     assert isinstance(choose_scalar(desc, at, Structure.FMA_CHAIN), Declined)
@@ -234,7 +236,7 @@ def test_the_model_counts_launches_bytes_and_turns() -> None:
     assert isinstance(nest, NestChoice)
     lanes = chosen(desc, small).lanes
     assert nest_us(nest, lanes, small) > 6 * 2.0
-    assert isinstance(choose_scalar(desc, small), LaneChoice)
+    assert isinstance(choose_scalar(desc, small, unasked=True), LaneChoice)
 
 
 def test_more_outputs_of_a_program_where_there_are_many() -> None:

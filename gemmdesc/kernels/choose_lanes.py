@@ -149,13 +149,21 @@ def _form(lanes: Lanes, meta: KernelMeta, read: Read, outputs: int) -> LaneForm:
     )  # fmt: skip
 
 
+#: Not before tests/test_lanes_gpu.py has run on a card to its end.
+LANES_UNASKED = False
+
+
 def choose_scalar(
-    desc: GEMMDesc, meta: KernelMeta, structure: Structure | None = None
+    desc: GEMMDesc, meta: KernelMeta, structure: Structure | None = None, *, unasked: bool = LANES_UNASKED
 ) -> NestChoice | LaneChoice | Declined:
-    """The kernels of a nest of CUDA-core chains: those that are estimated to take less, unless one is asked for."""
+    """The kernels of a nest of CUDA-core chains.
+
+    A ``structure`` that is asked for; else, where lanes may be picked ``unasked``, what is estimated to take less.
+    """
     if structure not in (None, Structure.SCALAR_NEST, Structure.LANE_NEST):
         return declined(SCALAR_ONLY)
-    lanes = declined(SCALAR_ONLY) if structure is Structure.SCALAR_NEST else choose_lanes(desc, meta)
+    wanted = structure is Structure.LANE_NEST or (structure is None and unasked)
+    lanes = choose_lanes(desc, meta) if wanted else declined(SCALAR_ONLY)
     if structure is Structure.LANE_NEST:
         return lanes
     nest = choose_nest(desc, meta)
