@@ -263,8 +263,8 @@ def fetch_operands(
         )  # fmt: skip
 
 
-#: Whether 16-bit values take quotients by rcp.approx: not before tests/test_fused_gpu.py has run with them to its end, as
-#: that all 65,536 come out alike rests on what exp(-x) is next to 0, which only a card says.
+#: Whether 16-bit values take quotients by rcp.approx: not before tests/test_fused_gpu.py has run with them to its end,
+#: as that all 65,536 come out alike rests on what exp(-x) is next to 0, which only a card says.
 QUOTIENTS = tl.constexpr(False)
 
 
