@@ -12,16 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemmdesc.descriptor import ScalarStep
+from gemmdesc.dtypes import DType
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.probe import verification
 from gemmdesc.probe.answers import AnswerKey, answer_key
 from gemmdesc.probe.compare import Draw, Verdict, choose_window
 from gemmdesc.probe.comparisons import FEWEST_COMPARED, Comparisons
-from gemmdesc.probe.examples import Draws, Variant, nearby, reshaped
+from gemmdesc.probe.examples import Draws, Variant, ends_of, nearby, reshaped
 from gemmdesc.probe.facets import Kind
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex, Solved
-from gemmdesc.probe.records import verified_from_plain, verified_to_plain
+from gemmdesc.probe.records import retyped, verified_from_plain, verified_to_plain
 from gemmdesc.probe.sampling import Regime, Scope, draw_problem, scope_of_kind
 from gemmdesc.probe.scan import Block as ScanBlock
 from gemmdesc.probe.scan import Example, Found, Tally
@@ -34,6 +36,7 @@ from tests.probe_samples import DEVICE, FP16, IDENTITY, Order, sample_answer
 SCOPE = Scope(dtypes=(FP16,), output_float32=False, regimes=(Regime.SMALL,), misaligned_share=0.5)
 SOURCE = Draws(scope=SCOPE, seed=5)
 RULE, OTHER = Order(instruction_k=8).rule(), Order(instruction_k=16).rule()
+SCALAR = Order(instruction_k=1, step=ScalarStep(fused=True)).rule()
 OFTEN, SELDOM = 7, 8
 
 
@@ -121,6 +124,50 @@ def test_rows_come_before_depth_and_by_what_a_comparison_gains(tmp_path: Path) -
     own.deepen(tally, index)
     deeper = [x for x in workers.items[served:] if isinstance(x, VerifyTask)]
     assert Counter(x.key.attribute("algo_id") for x in deeper) == {OFTEN: verification.ROW_PROBLEMS - FEWEST_COMPARED}
+
+
+def test_the_ends_of_a_range_are_compared_where_one_answer_may_be_several_kernels(tmp_path: Path) -> None:
+    """The longest side, and the longest k, of CUDA-core rules; tensor-core rules go by what is cheap alone."""
+    key = key_of(OFTEN, 0)
+    tally, workers = tally_of({key: 500}, numbers=24), Recording()
+    plain = rows(key).find(key)
+    assert plain is not None
+    for folder, rule, all_ends in (("a", RULE, False), ("b", SCALAR, True)):
+        workers = Recording()
+        index = RowIndex([replace(plain, solved=Solved(rule=rule))])
+        verification_of(workers, tmp_path / folder).serve(tally, index)
+        problems = {n: SOURCE.problem(n) for n in tally.numbers[key]}
+        first = {item.numbers[0] for item in workers.items}
+        ends = ends_of(SOURCE, tally.numbers[key])
+        assert max(max(p.m, p.n) for p in problems.values()) == max(problems[ends[0]].m, problems[ends[0]].n)
+        assert max(p.k for p in problems.values()) == problems[ends[-1]].k
+        assert set(ends).issubset(first) is all_ends
+        assert len(workers.items) == FEWEST_COMPARED
+    # What an earlier session has compared of a row stays, and the ends come beside it.
+    known = verification_of(Recording(), tmp_path / "c")
+    narrow = Tally()
+    inner = tuple(sorted(set(tally.numbers[key]) - set(ends))[:16])
+    narrow.add(ScanBlock(number=0, queries=9, found=(Found(key=key, count=9, numbers=inner),), refused=()))
+    index = RowIndex([replace(plain, solved=Solved(rule=SCALAR))])
+    known.deepen(narrow, index)
+    later = Recording()
+    verification_of(later, tmp_path / "c").deepen(tally, index)
+    assert {x.numbers[0] for x in later.items if isinstance(x, VerifyTask)} >= set(ends)
+
+
+def test_rules_of_the_same_answer_about_other_types_are_rivals(tmp_path: Path) -> None:
+    own = key_of(OFTEN, 0)
+    twin = replace(own, types=(DType.BFLOAT16, DType.BFLOAT16, DType.BFLOAT16))
+    plain = rows(own).find(own)
+    assert plain is not None
+    other = replace(plain, key=twin.only(("algo_id",)), classes=(twin.only(CLASS_ATTRIBUTES),))
+    index = RowIndex(
+        [replace(plain, solved=Solved(rule=SCALAR)), replace(other, solved=Solved(rule=retyped(RULE, twin.types)))]
+    )
+    workers = Recording()
+    verification_of(workers, tmp_path).serve(tally_of({own: 5, twin: 5}, numbers=24), index)
+    others = {item.key: [r.text for r in item.others] for item in workers.items}
+    assert others == {own: [RULE.text], twin: [retyped(SCALAR, twin.types).text]}
 
 
 def test_a_killed_verification_goes_on_where_it_was(tmp_path: Path) -> None:

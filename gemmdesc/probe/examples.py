@@ -250,6 +250,13 @@ def cheapest_first(source: Draws, numbers: Sequence[int]) -> list[int]:
     return sorted(numbers, key=lambda n: _cost(source.problem(n)))
 
 
+def ends_of(source: Draws, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Of the problem numbers the one with the longest side of D, and the one with the longest k."""
+    problems = {n: source.problem(n) for n in numbers}
+    widest = max(numbers, key=lambda n: max(problems[n].m, problems[n].n))
+    return tuple(dict.fromkeys((widest, max(numbers, key=lambda n: problems[n].k))))
+
+
 def readable(example: Example) -> bool:
     """Whether the example's operands are small enough to be read."""
     p = example.problem

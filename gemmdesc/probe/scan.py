@@ -18,7 +18,7 @@ from gemmdesc.problem import AlgoConfig, GemmProblem, Refused
 
 #: Problems of one block; the unit of work, of saving and of resuming.
 BLOCK_QUERIES = 2000
-#: Problem numbers kept of one answer, and of one answer in one block.
+#: Problem numbers kept of one answer, and of one in a block: the first ones, beside the one with the longest side.
 NUMBERS_KEPT, NUMBERS_PER_BLOCK = 24, 3
 
 
@@ -53,6 +53,7 @@ def scan_block(library: Library, scope: Scope, seed: int, number: int) -> Block:
     """Ask for the problems of block ``number`` of ``seed``."""
     counts: Counter[AnswerKey] = Counter()
     numbers: dict[AnswerKey, list[int]] = {}
+    longest: dict[AnswerKey, tuple[int, int]] = {}
     refused: Counter[str] = Counter()
     for index in range(number * BLOCK_QUERIES, (number + 1) * BLOCK_QUERIES):
         problem = draw_problem(scope, seed, index)
@@ -65,7 +66,12 @@ def scan_block(library: Library, scope: Scope, seed: int, number: int) -> Block:
         kept = numbers.setdefault(key, [])
         if len(kept) < NUMBERS_PER_BLOCK:
             kept.append(index)
-    found = tuple(Found(key=k, count=c, numbers=tuple(numbers[k])) for k, c in counts.items())
+        side = max(problem.m, problem.n)
+        if side > longest.get(key, (0, 0))[0]:
+            longest[key] = side, index
+    found = tuple(
+        Found(key=k, count=c, numbers=tuple(dict.fromkeys((*numbers[k], longest[k][1])))) for k, c in counts.items()
+    )
     return Block(number=number, queries=BLOCK_QUERIES, found=found, refused=tuple(refused.items()))
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from gemmdesc.probe.answers import AnswerKey, key_to_plain
 from gemmdesc.probe.comparisons import FEWEST_COMPARED, Comparisons, Standing, chosen_answers, holds, standing
-from gemmdesc.probe.examples import Draws, Variant, cheapest_first
+from gemmdesc.probe.examples import Draws, Variant, cheapest_first, ends_of
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, FAMILY_ATTRIBUTES, Row, RowIndex
-from gemmdesc.probe.records import key_of, verified_to_plain
+from gemmdesc.probe.records import key_of, retyped, verified_to_plain
+from gemmdesc.probe.scalar_rule import is_scalar
 from gemmdesc.probe.scan import Tally
 from gemmdesc.probe.trials import MadeTask, VerifyTask, run_made, run_verify
 from gemmdesc.probe.workers import Workers
@@ -58,6 +59,7 @@ class Verification:
         self._report, self._journal = report, journal
         self.comparisons = known
         self._ordered: dict[AnswerKey, list[int]] = {}
+        self._ended: dict[AnswerKey, tuple[int, tuple[int, ...]]] = {}
         #: Classes, and digests of rules, of which made problems were compared, or showed nothing more.
         self._shown = {(key_of(data), str(data["rule"])) for data in journal.read("shown")}
         #: Those of them of this session: earlier ones may have known fewer ways to make problems.
@@ -127,13 +129,18 @@ class Verification:
     def _due(
         self, tally: Tally, key: AnswerKey, rule: Rule, rivals: tuple[Rule, ...], depth: int, full: bool
     ) -> list[VerifyTask]:
-        """Tasks for what is still to be compared of one answer, on up to ``depth`` of its problems."""
+        """Tasks for what is still to be compared of one answer, on up to ``depth`` of its problems.
+
+        One answer of CUDA-core kernels may be several, by the sizes of D: the ends of its range are always compared.
+        """
         known = tally.numbers[key]
         done = {n for n in known if self._is_verified(key, n, rule, full)}
-        needed = min(depth, len(known)) - len(done)
+        ends = [n for n in self._ends(known, key) if n not in done] if is_scalar(rule) else []
+        needed = max(min(depth, len(known)) - len(done), len(ends))
         if needed <= 0:
             return []
-        left = [n for n in self._cheapest(known[: _LOOKED_AT * depth], key) if n not in done]
+        cheap = [n for n in self._cheapest(known[: _LOOKED_AT * depth], key) if n not in done]
+        left = list(dict.fromkeys((*ends, *cheap)))
         plain = self._draws if full else 1
         against = 2 if full else 1
         return [
@@ -181,6 +188,13 @@ class Verification:
             known = self._ordered[key] = cheapest_first(self._source, numbers)
         return known
 
+    def _ends(self, numbers: list[int], key: AnswerKey) -> tuple[int, ...]:
+        count, ends = self._ended.get(key, (0, ()))
+        if count != len(numbers):
+            ends = ends_of(self._source, numbers)
+            self._ended[key] = len(numbers), ends
+        return ends
+
     def _is_verified(self, key: AnswerKey, number: int, rule: Rule, full: bool) -> bool:
         done = self.comparisons.under(key, number, rule)
         return done is not None and (done.full or not full)
@@ -220,8 +234,10 @@ def _digest(rule: Rule) -> str:
 
 
 def _rivals(member: Member, members: Sequence[Member]) -> tuple[Rule, ...]:
-    """Other rules of the row's family."""
-    family = member.row.key.only(FAMILY_ATTRIBUTES)
-    rules = (m.rule for m in members if m.row.key.only(FAMILY_ATTRIBUTES) == family)
+    """The rules of the same answer about other types, which is the same order most often; other rules of the family."""
+    key = member.row.key
+    twins = (retyped(m.rule, key.types) for m in members if m.row.key.values == key.values)
+    family = key.only(FAMILY_ATTRIBUTES)
+    rules = (*twins, *(m.rule for m in members if m.row.key.only(FAMILY_ATTRIBUTES) == family))
     distinct = {r.text: r for r in rules if r.text != member.rule.text}
     return tuple(distinct.values())[:_VERIFY_RIVALS]
