@@ -40,7 +40,7 @@ CARD = card_arithmetic("sm_90")
 #: What the card of these products has; none of them needs more.
 SM_COUNT, SHARED_BYTES = 132, 227 * 1024
 #: Structures that others may be faster than.
-ASKED_FOR = (Structure.CHAIN_TMA, Structure.CHAIN_WIDE, Structure.CHAIN_SPECIALISED)
+ASKED_FOR = (Structure.CHAIN_TMA, Structure.CHAIN_WIDE, Structure.CHAIN_SPECIALISED, Structure.LANE_NEST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +103,7 @@ def described() -> tuple[Described, ...]:
     """Every structure, at sizes that a GPU is soon done with."""
     scalar = Accumulator(instruction_k=1, residue=ResidueLast(), step=ScalarStep(fused=True, start=Start.ZERO))
     single = GEMMDesc(a_dtype=FP32, b_dtype=FP32, output_dtype=FP32, summed_k=64, cuts=(), accumulator=scalar)
+    lanes = replace(single, summed_k=512, cuts=(cut(Contiguous(span=128)),))
     float8 = replace(chain(512, cut(Contiguous(span=128)), step=32, dtype=E4M3, output=BF16), epilogue=(Scale(),))
     slices, odd = chain(4096, cut(Contiguous(span=1024))), chain(999, cut(Contiguous(span=333)), step=8)
     cast = OperandCast(dtype=DType.TFLOAT32, rounding=Rounding.NEAREST_AWAY)
@@ -127,6 +128,7 @@ def described() -> tuple[Described, ...]:
         Described(structure="balanced_chains", desc=chain(1000, cut(Balanced(count=6, unit=16))), m=96, n=80, k=1000),
         Described(structure="finished", desc=replace(chain(512), epilogue=(Relu(),)), m=128, n=128, k=512),
         Described(structure="scalar_nest", desc=replace(single, cuts=(cut(Contiguous(span=16)),) * 2), m=8, n=9, k=64),
+        Described(structure="lane_nest", desc=lanes, m=600, n=1, k=512),
         Described(structure="fma_chain", desc=single, m=64, n=64, k=64),
         Described(structure="kmajor_chain", desc=float8, m=128, n=128, k=512, layouts="rcr"),
         Described(structure="kmajor_chain", desc=replace(tf32, a_cast=cast, b_cast=cast), m=128, n=128, k=256),

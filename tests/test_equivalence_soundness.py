@@ -308,7 +308,7 @@ def test_kernels_for_two_chips_are_not_compared() -> None:
     assert isinstance(ask(text, text.replace("sm_90a", "sm_90")), Equal)
 
 
-@pytest.mark.parametrize("opcode", ["add.sat.s32", "add.cc.u32", "min.relu.s32", "min.s16x2"])
+@pytest.mark.parametrize("opcode", ["add.sat.s32", "add.cc.u32", "min.relu.u32", "min.s16x2"])
 def test_integer_modifiers_that_are_not_known_are_refused(opcode: str) -> None:
     refused(kernel(f"{opcode} %r2, %r1, %r1;\nst.global.b32 [%rd5], %r2;"), "instruction")
 

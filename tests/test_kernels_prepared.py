@@ -28,6 +28,7 @@ from gemmdesc.descriptor import Contiguous, GEMMDesc
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, LaunchError
 from gemmdesc.kernels.choose import MOST_COUNTED, KernelChoice, choose_kernel
+from gemmdesc.kernels.choose_lanes import LaneChoice
 from gemmdesc.kernels.compiling import KERNELS, compile_variant, compiled_variants, constants_of, options_of
 from gemmdesc.kernels.counters import UNIT, Counters, device_counters
 from gemmdesc.kernels.launch_loop import launch_loop
@@ -288,15 +289,19 @@ def test_a_program_of_many_steps_is_left_to_triton(monkeypatch: pytest.MonkeyPat
 def test_lanes_that_join_are_one_launch_with_counters_and_scratch() -> None:
     at = meta(600, 1, 5000)
     split = lanes_of(5000, lane_cut(Contiguous(span=1376)), *butterfly(2, 1), output=DType.FLOAT16)
-    choice = choice_of(split, at)
-    assert choice.structure is Structure.LANE_NEST
+    choice, alone = (
+        choose_kernel(desc, at, CARD, structure=Structure.LANE_NEST)
+        for desc in (split, lanes_of(5000, *butterfly(2, 1), output=DType.FLOAT16))
+    )
+    assert isinstance(choice, LaneChoice)
+    assert isinstance(alone, LaneChoice)
     program = record(choice, at, NOTHING, HOST, copies=False)
     assert [step.variant.kernel for step in program.steps] == ["lane_join"]
     assert program.counters > 0
     assert program.scratch_bytes >= 4 * 600 * 4
-    alone = record(choice_of(lanes_of(5000, *butterfly(2, 1), output=DType.FLOAT16), at), at, NOTHING, HOST)
-    assert [step.variant.kernel for step in alone.steps] == ["lane_nest"]
-    assert (alone.counters, alone.scratch_bytes) == (0, 0)
+    other = record(alone, at, NOTHING, HOST)
+    assert [step.variant.kernel for step in other.steps] == ["lane_nest"]
+    assert (other.counters, other.scratch_bytes) == (0, 0)
 
 
 def test_stand_ins_are_aligned_as_the_tensors_are() -> None:
