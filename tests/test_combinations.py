@@ -38,6 +38,7 @@ def test_every_schedule_of_a_point_gives_the_replays_bytes(schedules: int) -> No
 
 
 @needs_triton
+@pytest.mark.slow
 def test_a_merge_that_folds_backwards_is_caught() -> None:
     swept = told("interpreted_configs.py", "0", "6", "backwards")
     assert swept["wrong"]

@@ -22,6 +22,7 @@ from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variants import Variant, enumerate_variants, fold_variant, merge_variant
 
 SHARED = 232448
+ASKED_FOR = (Structure.CHAIN_WIDE, Structure.CHAIN_SPECIALISED)
 MATRIX = re.compile(r"(wgmma\.mma_async|mma)\.sync\.aligned\.m\d+n\d+k(\d+)")
 
 
@@ -91,7 +92,11 @@ def test_two_widths_are_under_way_together_and_share_a(a_rows: bool, b_rows: boo
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("structure", [s for s in Structure if configs_of(s)])
+@pytest.mark.parametrize(
+    "structure",
+    # What nothing picks unasked has tests of its own, of fewer variants.
+    [pytest.param(s, marks=[pytest.mark.slow] * (s in ASKED_FOR)) for s in Structure if configs_of(s)],
+)
 def test_every_config_compiles_within_shared_memory_to_k16_steps(structure: Structure, every: bool) -> None:
     """Every one, or one pipeline of a tile."""
     others = {replace(c, one_launch=structure.merged) for c in (*PIPELINED_CONFIGS, *SHORT_CONFIGS)}

@@ -23,6 +23,7 @@ PLAIN = GEMMDesc(
 
 
 @needs_triton
+@pytest.mark.slow
 def test_the_interpreter_gives_the_cpus_samples() -> None:
     found = told("interpreted_drawn.py")
     assert found["bad"] == []

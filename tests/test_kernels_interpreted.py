@@ -73,6 +73,7 @@ def test_whatever_opens_or_follows_a_sum_gives_the_replays_bytes() -> None:
     assert all(reason.startswith("every slice must hold a k") for reason in result["declined"])
 
 
+@pytest.mark.slow
 def test_planned_batches_and_epilogues_give_the_hidden_librarys_bytes() -> None:
     result = told("interpreted_kinds.py", "6")
     assert result["bad"] == []

@@ -272,7 +272,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize("every", [211, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [633, pytest.param(7, marks=pytest.mark.slow)])
 def test_lanes_multiply_and_add_as_their_step_says_and_nothing_else(every: int) -> None:
     from gemmdesc.kernels.compiling import compile_variant
 

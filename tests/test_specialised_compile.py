@@ -94,21 +94,21 @@ def test_every_config_compiles_to_wgmma_in_flight_without_spills(config: Special
     assert sum(p not in always for p in predicates) == firsts
 
 
-@pytest.mark.parametrize("every", [41, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [163, pytest.param(7, marks=pytest.mark.slow)])
 def test_layouts_types_and_stores_compile_likewise(every: int) -> None:
     """Every so many of all variants, dependent ones among them."""
     tried = set()
     for variant in EVERY[::every][: 2000 // every]:
         constants = dict(variant.constants)
         tried.add((constants["A_ROWS"], constants["B_ROWS"], constants["STORE_BY_DESCRIPTOR"], variant.stored))
-        if every > 20 and len(tried) > 12:
+        if every > 20 and len(tried) > 5:
             break
         (config,) = (
             c for c in SPECIALISED_CONFIGS
             if variant in variants(replace(c, dependent=variant.dependent))
         )  # fmt: skip
         check(config, variant)
-    assert len(tried) >= 8
+    assert len(tried) >= (8 if every < 20 else 6)
 
 
 @pytest.mark.parametrize("turns", [False, True])
