@@ -23,7 +23,8 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 
 @needs_triton
-@pytest.mark.parametrize("schedules", [24, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("schedules", [24, 400])
 def test_every_schedule_of_a_point_gives_the_replays_bytes(schedules: int) -> None:
     swept = told("interpreted_configs.py", "0", str(schedules))
     assert swept["wrong"] == []

@@ -108,7 +108,7 @@ def test_a_maximum_is_a_function_of_the_set_of_its_arguments(name: str) -> None:
         assert (f(WIDE, other) == f(other, WIDE)).all()
 
 
-@pytest.mark.parametrize("name", ["max.f32", "min.NaN.f32"])
+@pytest.mark.parametrize("name", [pytest.param("max.f32", marks=pytest.mark.slow), "min.NaN.f32"])
 def test_trees_of_a_maximum_are_one_node_and_other_sets_are_not(name: str) -> None:
     table = Table()
     leaves = ids(table, *range(8))

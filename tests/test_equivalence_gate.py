@@ -406,6 +406,7 @@ def test_a_nan_of_a_selection_that_may_be_a_maximum_is_either() -> None:
     assert compared({1: card}, values, walked, 2)["equal"] == [False, True]
 
 
+@pytest.mark.slow
 def test_a_rehearsal_runs_resumes_and_counts(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     command = [sys.executable, str(SCRIPT), str(tmp_path), "--card", "none", "--processes", "1", "--seconds", "200"]

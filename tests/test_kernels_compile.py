@@ -23,6 +23,8 @@ from gemmdesc.kernels.variants import Variant, enumerate_variants, fold_variant,
 
 SHARED = 232448
 ASKED_FOR = (Structure.CHAIN_WIDE, Structure.CHAIN_SPECIALISED)
+#: As the chains they begin with, whose every config is compiled.
+ALIKE = (Structure.MERGED_TMA, Structure.MERGED_POINTER, Structure.MERGED_GROUPED)
 MATRIX = re.compile(r"(wgmma\.mma_async|mma)\.sync\.aligned\.m\d+n\d+k(\d+)")
 
 
@@ -95,7 +97,7 @@ def test_two_widths_are_under_way_together_and_share_a(a_rows: bool, b_rows: boo
 @pytest.mark.parametrize(
     "structure",
     # What nothing picks unasked has tests of its own, of fewer variants.
-    [pytest.param(s, marks=[pytest.mark.slow] * (s in ASKED_FOR)) for s in Structure if configs_of(s)],
+    [pytest.param(s, marks=[pytest.mark.slow] * (s in (*ASKED_FOR, *ALIKE))) for s in Structure if configs_of(s)],
 )
 def test_every_config_compiles_within_shared_memory_to_k16_steps(structure: Structure, every: bool) -> None:
     """Every one, or one pipeline of a tile."""
@@ -175,6 +177,7 @@ def test_a_dependent_kernel_waits_before_it_touches_memory(structure: Structure)
     assert not loaded_kernel(without, 5).dependent
 
 
+@pytest.mark.slow
 def test_wide_offsets_compile() -> None:
     for structure in [s for s in Structure if configs_of(s)]:
         constants: dict[str, Any] = {"WIDE_OFFSETS": True}

