@@ -135,7 +135,6 @@ def multiply_tiles(
             # Waiting for a use of a stage is sound only once the use before it has come: a parity tells two uses
             # apart, not three.  So a group begins to wait after the other one has waited for all of its own.
             mbarrier.wait(turns.index(GROUP), turn)
-        before = stage
         for step in range(k_tiles):
             mbarrier.wait(full.index(stage), parity)
             a = a_ring.index(stage * PARTS + PART)
@@ -150,8 +149,8 @@ def multiply_tiles(
                 sums, beside = warpgroup_mma_wait(FLYING, deps=[sums, beside])
             else:
                 sums = warpgroup_mma_wait(FLYING, deps=[sums])
-            mbarrier.arrive(empty.index(before), pred=step > 0)
-            before = stage
+            # Computed, as Triton 3.6 does not carry a variable into the next turn that begins as another one's value.
+            mbarrier.arrive(empty.index((stage + STAGES - 1) % STAGES), pred=step > 0)
             stage, parity = place_after(stage, parity, STAGES)
         # The other group's instructions queue up behind these.  Where addresses are stored to, ptxas would serialise
         # all of them if anything stood between the last one and the wait for it.
@@ -163,7 +162,7 @@ def multiply_tiles(
             sums = warpgroup_mma_wait(0, deps=[sums])
         if PARTS == 1 and not STORE_BY_DESCRIPTOR:
             mbarrier.arrive(turns.index(1 - GROUP))
-        mbarrier.arrive(empty.index(before))
+        mbarrier.arrive(empty.index((stage + STAGES - 1) % STAGES))
         if DEPENDENT:  # noqa: SIM102  one of them is known when it is compiled
             if index + programs >= work:
                 let_next_start()
