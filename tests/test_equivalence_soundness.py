@@ -53,6 +53,7 @@ def stored(expression: str) -> str:
 # Trees.
 
 
+@pytest.mark.slow
 def test_one_tree_reached_by_other_instructions_is_equal() -> None:
     body = butterfly(16, 8, 4, 2, 1)
     answer = pair(body, body.replace("%r2,", "%r90,").replace("%r2;", "%r90;"))

@@ -113,7 +113,10 @@ def prepared(descriptor: GEMMDesc, at: KernelMeta, device: FakeDevice, choice: C
             {"chain_tma packed", "chain_pointer", "grouped_chain", "scalar_nest", "balanced_chains", "regions"},
             marks=pytest.mark.slow,
         ),
-        (("interpreted_finish", "5", "24"), {"finished chain_tma", "finished scalar_nest", "regions"}),
+        pytest.param(
+            ("interpreted_finish", "5", "24"), {"finished chain_tma", "finished scalar_nest", "regions"},
+            marks=pytest.mark.slow,
+        ),
         (
             ("interpreted_fused", "6", "24", "none"),
             {"chain_tma whole", "chain_pointer whole", "finished after"},

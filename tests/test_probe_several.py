@@ -162,6 +162,7 @@ def test_interrupted_turns_come_to_the_same_rows(small: None, tmp_path: Path) ->
         assert all(isinstance(o, RuleOutcome) for o in ours.values())
 
 
+@pytest.mark.slow
 def test_every_row_is_served_before_any_is_compared_in_depth(small: None, tmp_path: Path) -> None:
     phases: list[str] = []
 
