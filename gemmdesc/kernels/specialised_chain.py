@@ -135,6 +135,8 @@ def multiply_tiles(
             # Waiting for a use of a stage is sound only once the use before it has come: a parity tells two uses
             # apart, not three.  So a group begins to wait after the other one has waited for all of its own.
             mbarrier.wait(turns.index(GROUP), turn)
+        # A value of its own: Triton 3.6 does not carry a variable into the next turn that begins as another one's.
+        before = stage + 0
         for step in range(k_tiles):
             mbarrier.wait(full.index(stage), parity)
             a = a_ring.index(stage * PARTS + PART)
@@ -149,8 +151,8 @@ def multiply_tiles(
                 sums, beside = warpgroup_mma_wait(FLYING, deps=[sums, beside])
             else:
                 sums = warpgroup_mma_wait(FLYING, deps=[sums])
-            # Computed, as Triton 3.6 does not carry a variable into the next turn that begins as another one's value.
-            mbarrier.arrive(empty.index((stage + STAGES - 1) % STAGES), pred=step > 0)
+            mbarrier.arrive(empty.index(before), pred=step > 0)
+            before = stage
             stage, parity = place_after(stage, parity, STAGES)
         # The other group's instructions queue up behind these.  Where addresses are stored to, ptxas would serialise
         # all of them if anything stood between the last one and the wait for it.
@@ -162,7 +164,7 @@ def multiply_tiles(
             sums = warpgroup_mma_wait(0, deps=[sums])
         if PARTS == 1 and not STORE_BY_DESCRIPTOR:
             mbarrier.arrive(turns.index(1 - GROUP))
-        mbarrier.arrive(empty.index((stage + STAGES - 1) % STAGES))
+        mbarrier.arrive(empty.index(before))
         if DEPENDENT:  # noqa: SIM102  one of them is known when it is compiled
             if index + programs >= work:
                 let_next_start()
