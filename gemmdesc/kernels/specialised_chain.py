@@ -233,6 +233,26 @@ def halves(sums):
 
 
 @gluon.jit
+def rounded_sums(sums, dtype: gl.constexpr):
+    """Sums as an output of dtype, two in one volatile instruction.
+
+    Rounded as Triton does, ptxas moves that between matrix steps and the wait for them, and serialises them all.
+    """
+    if dtype == gl.float32:
+        return sums
+    elif dtype == gl.float16:
+        bits = gl.inline_asm_elementwise(
+            "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", [sums], dtype=gl.int16, is_pure=False, pack=2
+        )  # fmt: skip
+        return bits.to(gl.float16, bitcast=True)
+    else:
+        bits = gl.inline_asm_elementwise(
+            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [sums], dtype=gl.int16, is_pure=False, pack=2
+        )  # fmt: skip
+        return bits.to(gl.bfloat16, bitcast=True)
+
+
+@gluon.jit
 def store_elements(
     sums, out_ptr, row, column, M, N, stride_om, stride_on, OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr
 ):  # fmt: skip
@@ -250,7 +270,7 @@ def store_elements(
         offsets = m[:, None] + n[None, :] * stride_on
     else:
         offsets = m[:, None] * stride_om + n[None, :]
-    gl.store(out_ptr + offsets, sums.to(out_ptr.dtype.element_ty), mask=inside)
+    gl.store(out_ptr + offsets, rounded_sums(sums, out_ptr.dtype.element_ty), mask=inside)
 
 
 @gluon.jit(do_not_specialize=RUN_TIME)
