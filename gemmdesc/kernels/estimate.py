@@ -169,7 +169,7 @@ def _bounds(config: KernelConfig, meta: KernelMeta, turns: Turns, lanes: int, co
     moved = (meta.m * meta.k + meta.k * meta.n) * size + meta.m * meta.n * meta.out.dtype.itemsize
     return (
         steps * max(1.0, rows / _GROUP_ROWS) * k / 16 * instruction / clocks,
-        steps * (rows + columns) * k * size / _CACHE_BYTES / clocks,
+        steps * config.loaded_lines * k * size / _CACHE_BYTES / clocks,
         steps * (rows + columns) * (k // width) * line * 1e-3,
         turns.each * turns.steps * costs.latency_us / max(1, config.num_stages - 1),
         work * 1e-6 / costs.tera_operations,

@@ -14,6 +14,8 @@ from gemmdesc.kernels.structure import Structure
 
 def compared(structure: Structure, config: KernelConfig) -> bool:
     """Whether a card has compared the bytes of such a kernel with the replay's."""
+    if config.cluster > 1:
+        return False
     if structure is Structure.CHAIN_SPECIALISED:
         return False
     large = config.block_m * config.block_n > SHORT_TILE and not config.beside_n
