@@ -1,11 +1,12 @@
 """A machine that runs the specialised chain's own source: warps, barriers, copies, matrix steps that take their time.
 
-The functions of ``gemmdesc/kernels/specialised_chain.py`` are run by Python, one thread for each group of warps, with
-stand-ins for Gluon's names.  Between any two of their operations a random one of what may happen next happens: another
-group goes on, a copy lands, a matrix step is done, a staged piece has been read.  Whatever the hardware would not
-notice raises: a buffer that is overwritten while it is read, read before it is full, a barrier with too many arrivals,
-sums that are read while they are in the making; and nobody being able to go on.  Two programs of a cluster run on one machine, each with memory of its own; whoever
-touches the other one's before both have begun or after it has ended is told, too.
+The functions of ``gemmdesc/kernels/specialised_chain.py`` and of what it stores by are run by Python, one thread for
+each group of warps, with stand-ins for Gluon's names.  Between any two of their operations a random one of what may
+happen next happens: another group goes on, a copy lands, a matrix step is done, a staged piece has been read.  Whatever
+the hardware would not notice raises: a buffer that is overwritten while it is read, read before it is full, a barrier
+with too many arrivals, sums that are read while they are in the making; and nobody being able to go on.  Two programs
+of a cluster run on one machine, each with memory of its own; whoever touches the other one's before both have begun or
+after it has ended is told, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from typing import Any
 
 import numpy as np
 
-SOURCE = Path(__file__).parents[1] / "gemmdesc" / "kernels" / "specialised_chain.py"
+_KERNELS = Path(__file__).parents[1] / "gemmdesc" / "kernels"
+#: The code of the kernel and of what it calls.
+SOURCE = "".join((_KERNELS / f"specialised_{part}.py").read_text() for part in ("chain", "store"))
 _ELEMENT = 2
 
 
@@ -533,8 +536,9 @@ class Launch:
         pair = self.cluster_m * self.cluster_n
         for program in range(0, self.programs, pair):
             machine = Machine(seed + program, list(range(program, program + pair)), self.programs)
-            kernel = functions_of(SOURCE.read_text() if source is None else source, machine)
-            for machine.building in machine.running:
+            kernel = functions_of(SOURCE if source is None else source, machine)
+            for building in machine.running:
+                machine.building = building
                 kernel["chain_specialised_kernel"](
                     *boxes, Pointer(*flat), self.m, self.n, -(-self.k // self.block_k), *strides,
                     A_ROWS=self.a_rows, B_ROWS=self.b_rows, STORE_BY_DESCRIPTOR=self.by_descriptor,

@@ -52,7 +52,8 @@ def variants(config: SpecialisedConfig, **wanted: Any) -> list[Any]:
 
 def name_of(config: SpecialisedConfig) -> str:
     cluster = f" {config.cluster_m}x{config.cluster_n}" if config.cluster > 1 else ""
-    return f"{config.block_m}x{config.columns}{'turns' if config.turns else 'alone' if config.alone else ''}{cluster}"
+    sharing = "turns" if config.turns else "alone" if config.alone else ""
+    return f"{config.block_m}x{config.columns}{sharing}{cluster}"
 
 
 def check(config: SpecialisedConfig, variant: Any) -> str:

@@ -93,21 +93,20 @@ SLIPS = {
 }  # fmt: skip
 
 
+_THERE, _HERE = "arrive_there(empty.index(before), 1 - rank", "arrive_there(empty.index(before), rank"
+_LAST = "            mbarrier.wait(empty.index(stage), parity ^ 1)\n            stage, parity"
+_BEGIN = "    if DEPENDENT:\n        wait_for_previous()\n    rank"
 #: The same of programs in clusters.
 PAIR_SLIPS = {
-    "only own groups empty a stage": ("arrive_there(empty.index(before), 1 - rank, step > 0)", "pass"),
-    "the last stage is handed back here only": ("arrive_there(empty.index(before), 1 - rank, True)", "pass"),
-    "a stage is handed back there a step early": ("arrive_there(empty.index(before), 1", "arrive_there(empty.index(stage), 1"),
-    "a stage is handed back here twice": ("arrive_there(empty.index(before), 1 - rank", "arrive_there(empty.index(before), rank"),
+    "only own groups empty a stage": (f"{_THERE}, step > 0)", "pass"),
+    "the last stage is handed back here only": (f"{_THERE}, True)", "pass"),
+    "a stage is handed back there a step early": (f"{_THERE}, step", "arrive_there(empty.index(stage), 1 - rank, step"),
+    "a stage is handed back here twice": (_THERE, _HERE),
     "one program empties a stage for both": ("count=PARTS * PAIR", "count=PARTS"),
-    "a program ends while the other comes": ("            mbarrier.wait(empty.index(stage), parity ^ 1)\n            stage, parity",
-                                             "            stage, parity"),
+    "a program ends while the other comes": (_LAST, "            stage, parity"),
     "the last stages are not all waited for": ("for _ in gl.static_range(STAGES)", "for _ in gl.static_range(1)"),
-    "the loading warp does not meet": (
-        "    if PAIR == 2:\n        meet()\n    if DEPENDENT:\n        wait_for_previous()\n    rank",
-        "    if DEPENDENT:\n        wait_for_previous()\n    rank",
-    ),
-    "barriers are not published": ("publish_barriers()", "pass"),
+    "the loading warp does not meet": (f"    if PAIR == 2:\n        meet()\n{_BEGIN}", _BEGIN),
+    "barriers are not published": ("publish_barriers()\n    gl.warp", "pass\n    gl.warp"),
     "both load the first half of B": ("line + first, along, first", "line, along, first"),
     "both load to the first half": ("line + first, along, first", "line + first, along, 0"),
     "both load the first rows of A": ("rows = m + rank * ROWS", "rows = m"),
@@ -144,7 +143,7 @@ def test_one_stage_is_too_few(turns: bool) -> None:
 @pytest.mark.parametrize("slip", SLIPS)
 def test_a_slip_is_found(slip: str) -> None:
     right, wrong, in_turns = SLIPS[slip]
-    source = SOURCE.read_text()
+    source = SOURCE
     assert right in source
     launches = [
         Launch(
@@ -159,12 +158,13 @@ def test_a_slip_is_found(slip: str) -> None:
 @pytest.mark.parametrize("slip", PAIR_SLIPS)
 def test_a_slip_of_pairs_is_found(slip: str) -> None:
     right, wrong = PAIR_SLIPS[slip]
-    source = SOURCE.read_text()
+    source = SOURCE
     assert right in source
     launches = [
         Launch(
-            m=13, n=20, k=10, programs=2 + 2 * (seed % 2), turns=False, stages=2 + seed % 3, beside_n=2 * (seed % 3 > 0),
-            store_buffers=1 + seed % 2, store_n=1, cluster_m=1 + seed % 2, cluster_n=2 - seed % 2,
+            m=13, n=20, k=10, programs=2 + 2 * (seed % 2), turns=False, stages=2 + seed % 3,
+            beside_n=2 * (seed % 3 > 0), store_buffers=1 + seed % 2, store_n=1, cluster_m=1 + seed % 2,
+            cluster_n=2 - seed % 2,
         )
         for seed in range(120)
     ]  # fmt: skip

@@ -80,7 +80,7 @@ class SpecialisedConfig(KernelConfig):
         # Half of a box must begin where the pattern does in which the hardware swizzles lines, every eighth.
         if self.cluster_m > 1 and 0 < self.beside_n < 2 * _PATTERN:
             raise InvalidInputError(
-                f"beside_n must be 0 or at least {2 * _PATTERN} where programs load half of B each (got {self.beside_n})"
+                f"beside_n must be 0 or at least {2 * _PATTERN} where each loads half of B (got {self.beside_n})"
             )
 
     @property
@@ -174,24 +174,33 @@ _SINGLE = (
     _alone(128, 64, 32, 8),
     _alone(128, 64, 0, 9),
 )
+
+
+def _below(config: SpecialisedConfig) -> SpecialisedConfig:
+    return replace(config, cluster_m=2)
+
+
+def _aside(config: SpecialisedConfig) -> SpecialisedConfig:
+    return replace(config, cluster_n=2)
+
+
 #: Of these, programs of a cluster share the side that is longer, and where both are alike, either.
-_BELOW, _ASIDE = {"cluster_m": 2}, {"cluster_n": 2}
 CLUSTERED_CONFIGS = (
-    replace(_config(256, 128, 32, 4, (32, 1)), **_ASIDE),
-    replace(_alone(256, 128, 32, 4), **_ASIDE),
-    replace(_alone(256, 128, 16, 4), **_ASIDE),
-    replace(_alone(256, 128, 8, 4), **_ASIDE),
-    replace(_config(256, 128, 0, 4, (32, 2)), **_ASIDE),
-    replace(_config(128, 256, 0, 4, (64, 2)), **_BELOW),
-    replace(_config(128, 128, 64, 5, (32, 3)), **_BELOW),
-    replace(_alone(128, 128, 16, 6), **_ASIDE),
-    replace(_config(128, 128, 0, 6, (32, 4)), **_BELOW),
-    replace(_config(128, 128, 0, 6, (32, 4)), **_ASIDE),
-    replace(_alone(128, 128, 0, 7), **_ASIDE),
-    replace(_config(128, 64, 32, 7, (32, 3)), **_ASIDE),
-    replace(_alone(128, 64, 32, 8), **_BELOW),
-    replace(_alone(128, 64, 32, 8), **_ASIDE),
-    replace(_alone(128, 64, 16, 8), **_ASIDE),
+    _aside(_config(256, 128, 32, 4, (32, 1))),
+    _aside(_alone(256, 128, 32, 4)),
+    _aside(_alone(256, 128, 16, 4)),
+    _aside(_alone(256, 128, 8, 4)),
+    _aside(_config(256, 128, 0, 4, (32, 2))),
+    _below(_config(128, 256, 0, 4, (64, 2))),
+    _below(_config(128, 128, 64, 5, (32, 3))),
+    _aside(_alone(128, 128, 16, 6)),
+    _below(_config(128, 128, 0, 6, (32, 4))),
+    _aside(_config(128, 128, 0, 6, (32, 4))),
+    _aside(_alone(128, 128, 0, 7)),
+    _aside(_config(128, 64, 32, 7, (32, 3))),
+    _below(_alone(128, 64, 32, 8)),
+    _aside(_alone(128, 64, 32, 8)),
+    _aside(_alone(128, 64, 16, 8)),
 )
 #: In this order on a card: what scripts know configs by is their number.
 SPECIALISED_CONFIGS = _SINGLE + CLUSTERED_CONFIGS
