@@ -44,8 +44,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def variants(config: SpecialisedConfig, **wanted: Any) -> list[Any]:
     constants = {
         "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BESIDE_N": config.beside_n, "TURNS": config.turns,
-        "STAGES": config.num_stages, "DEPENDENT": config.dependent, "ALONE": config.alone, "CLUSTER_M": config.cluster_m,
-        "CLUSTER_N": config.cluster_n, **wanted,
+        "STAGES": config.num_stages, "DEPENDENT": config.dependent, "ALONE": config.alone,
+        "CLUSTER_M": config.cluster_m, "CLUSTER_N": config.cluster_n, **wanted,
     }  # fmt: skip
     return [v for v in EVERY if all(dict(v.constants)[name] == value for name, value in constants.items())]
 
