@@ -121,7 +121,7 @@ def test_what_the_model_does_not_pick_unasked_competes_and_is_picked_when_it_won
     choices = competing(desc, at, CARD)
     assert not isinstance(choices, Declined)
     met = {features_of(c.structure, c.config): c for c in choices if isinstance(c, KernelChoice)}
-    others = [f for f in Feature if f is not Feature.WIDE]
+    others = [f for f in Feature if f not in (Feature.WIDE, Feature.SPECIALISED)]
     wide = {frozenset({Feature.WIDE}), frozenset({Feature.WIDE, Feature.DEPENDENT})}
     assert set(met) == wide | {frozenset(s) for size in range(4) for s in combinations(others, size)}
     for features, choice in met.items():

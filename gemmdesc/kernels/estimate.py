@@ -8,12 +8,13 @@ journals of the benchmark and says how well they rank what it timed.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.meta import KernelMeta, Layout
 from gemmdesc.kernels.slices import Slices
+from gemmdesc.kernels.specialised import SpecialisedConfig
 from gemmdesc.kernels.structure import Structure
 
 #: Bytes that a multiprocessor gets from the second-level cache in a clock, and its matrix unit from shared memory.
@@ -73,6 +74,15 @@ H200 = Costs(
 )  # fmt: skip
 
 
+#: The same card under the chain of specialised warps, whose loads never wait for a tile's end.
+H200_SPECIALISED = replace(H200, gigahertz=1.55, latency_us=0.05)
+
+
+def costs_of(structure: Structure) -> Costs:
+    """What kernels of ``structure`` pay on the card that the costs were fitted to."""
+    return H200_SPECIALISED if structure is Structure.CHAIN_SPECIALISED else H200
+
+
 @dataclass(frozen=True, kw_only=True)
 class Turns:
     """How the work of a kernel falls on a card: ``items`` of ``steps`` each, on ``programs`` of which ``each`` do most.
@@ -103,23 +113,34 @@ def turns_of(structure: Structure, config: KernelConfig, meta: KernelMeta, slice
 
 
 def estimated_us(
-    structure: Structure, config: KernelConfig, meta: KernelMeta, slices: Slices, span: int, costs: Costs = H200
-) -> float:
+    structure: Structure, config: KernelConfig, meta: KernelMeta, slices: Slices, span: int,
+    costs: Costs | None = None,
+) -> float:  # fmt: skip
     """Microseconds of a kernel that reads by descriptor, and of the fold of its slices, copies left out.
 
     ``meta`` is of the product as the kernel computes it, ``span`` of a slice's lanes as the kernel reads them.
+    ``costs``: by default those of :func:`costs_of`.
     """
+    costs = costs or costs_of(structure)
     turns = turns_of(structure, config, meta, slices, span)
     bounds = _bounds(config, meta, turns, min(span, meta.k), costs)
     largest = max(bounds)
     together = sum([math.pow(bound / largest, costs.sharpness) for bound in bounds])
     time = largest * math.pow(together, 1 / costs.sharpness)
     time += costs.start_us + costs.fill_us * min(turns.steps, _FILLING) / _FILLING
-    time += turns.each * costs.tile_us + turns.share * config.block_m * config.columns * costs.store_ns * 1e-6
+    time += _ends(config, turns, costs)
     if config.dependent:
         time -= costs.early_us
     time += _between(structure, config, slices, turns, costs) / max(1, turns.programs // meta.sm_count)
     return time + _fold(structure, config, meta, slices, costs)
+
+
+def _ends(config: KernelConfig, turns: Turns, costs: Costs) -> float:
+    """Microseconds of the ends of tiles that no product hides: of groups that take turns, the last one's."""
+    outputs_us = config.block_m * config.columns * costs.store_ns * 1e-6
+    if isinstance(config, SpecialisedConfig) and config.turns:
+        return costs.tile_us + outputs_us
+    return turns.each * costs.tile_us + turns.share * outputs_us
 
 
 def _between(structure: Structure, config: KernelConfig, slices: Slices, turns: Turns, costs: Costs) -> float:

@@ -14,8 +14,6 @@ from gemmdesc.kernels.structure import Structure
 
 def compared(structure: Structure, config: KernelConfig) -> bool:
     """Whether a card has compared the bytes of such a kernel with the replay's."""
-    if structure is Structure.CHAIN_SPECIALISED:
-        return False
     large = config.block_m * config.block_n > SHORT_TILE and not config.beside_n
     return not structure.by_descriptor or (
         _pipeline(config) not in _UNCOMPARED and not (config.dependent and large)
@@ -37,6 +35,7 @@ def features_of(structure: Structure, config: KernelConfig) -> frozenset[Feature
         Feature.NARROW: structure.by_descriptor and config.thin,
         Feature.DEPENDENT: config.dependent,
         Feature.WIDE: structure is Structure.CHAIN_WIDE,
+        Feature.SPECIALISED: structure is Structure.CHAIN_SPECIALISED,
     }
     return frozenset(feature for feature, whether in has.items() if whether)
 
@@ -48,8 +47,9 @@ def pays_unasked(
 
     One launch: the estimate weighs it against a fold of its own.  Narrow: for slices that one launch folds; whole
     chains gained nothing.  Dependent: for whole chains of which each program has one, or which are shorter than the
-    pipeline; a longer loop over tiles loses more by letting the next kernel start than that gains by it.  What no
-    card has compared yet, tiles of two widths and dependent launches of large ones, is never picked.
+    pipeline; a longer loop over tiles loses more by letting the next kernel start than that gains by it.  Specialised:
+    wherever it is estimated to be faster.  What no card has compared yet, dependent launches of large tiles of the
+    stock chain, and tiles of two widths, which were slower, are never picked.
     """
     if not compared(structure, config) or (structure.by_descriptor and config.thin and not structure.merged):
         return False
