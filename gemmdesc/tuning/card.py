@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,22 @@ from typing import TYPE_CHECKING, Any
 from gemmdesc.books import Shape
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.dtypes import DType
-from gemmdesc.errors import Declined
-from gemmdesc.kernels.competing import TunableChoice, competing, key_of, room, worth_timing
+from gemmdesc.errors import Declined, InvalidInputError
+from gemmdesc.kernels.competing import (
+    MOST_TIMED,
+    WITHIN,
+    TunableChoice,
+    competing,
+    key_of,
+    room,
+    worth_timing,
+)
 from gemmdesc.kernels.kmajor import KMajorChoice
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.tuned import TunedKey
 from gemmdesc.kernels.variant import Variant
 from gemmdesc.tuning.graphs import captured, events_us, set_count
-from gemmdesc.tuning.search import Measured, measure
+from gemmdesc.tuning.search import HOPELESS, Measured, measure
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +35,31 @@ if TYPE_CHECKING:
     from gemmdesc.kernels.launch_kmajor import Scales
     from gemmdesc.kernels.prepared import PreparedProgram
     from gemmdesc.kernels.preparing import Unprepared
+    from gemmdesc.library.torch_settings import TorchSettings
     from gemmdesc.plan import Plan, Planner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """How configs compete for a product.
+
+    ``rounds``: turns of each that are counted.  ``most``, ``within``: how many come beside the default, and by what
+    factor their estimates may be longer than the least (:func:`gemmdesc.kernels.competing.worth_timing`).
+    ``hopeless``: by what factor one may be slower than the fastest in the first rounds.
+
+    Raises:
+        InvalidInputError: fewer than 2 rounds, none beside the default, or a factor below 1.
+    """
+
+    rounds: int = 8
+    most: int = MOST_TIMED
+    within: float = WITHIN
+    hopeless: float = HOPELESS
+
+    def __post_init__(self) -> None:
+        for name, least in (("rounds", 2), ("most", 1), ("within", 1.0), ("hopeless", 1.0)):
+            if not getattr(self, name) >= least:
+                raise InvalidInputError(f"{name} must be at least {least} (got {getattr(self, name)})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +92,10 @@ def tune_shapes(
     planner: Planner,
     shapes: Iterable[Shape],
     *,
-    rounds: int,
     seconds: float,
+    contest: Contest | None = None,
     start: int = 0,
+    done: Collection[Shape] = (),
     seed: int = 0,
     report: Callable[[str, int, int | None], None] = lambda phase, done, total: None,
     ahead: Callable[[Iterable[Variant]], None] = lambda variants: None,
@@ -71,32 +104,43 @@ def tune_shapes(
 ) -> Timed:
     """Time what is worth it for the descriptor of each of ``shapes`` under torch's settings, until the time is over.
 
-    They come in the order of :func:`by_gain`, whatever tables hold, so that ``start`` goes on behind what was timed.
+    They come in the order of :func:`by_gain`, whatever tables hold, so that ``start`` goes on behind what was timed;
+    of the rest those in ``done`` are left out.  A product that is listed under several labels is timed once.
     ``ahead``: compiles the kernels of a product before its trials, such as :class:`gemmdesc.tuning.ahead.Ahead`.
     ``keep``: told of all so far after each product.  ``trial``: makes a trial of a product and a seed.
-    A product of several orders declines, as do those that :func:`gemmdesc.tuning.search.measure` declines.
+    A product of several orders declines, as do an ``out_dtype`` that ``torch.mm`` does not take, and those that
+    :func:`gemmdesc.tuning.search.measure` declines.
 
     Raises:
-        InvalidInputError: an ``out_dtype`` that ``torch.mm`` does not take.
         CaptureError: a CUDA graph is being captured.
     """
     from gemmdesc.library.torch_settings import read_settings
 
-    listed, began, settings = tuple(dict.fromkeys(shapes)), monotonic(), read_settings(planner.device.sm)
+    contest = contest or Contest()
+    products: dict[Shape, Shape] = {}
+    for shape in shapes:
+        products.setdefault(unlabelled(shape), shape)
+    listed, began, settings = tuple(products.values()), monotonic(), read_settings(planner.device.sm)
     found = []
     for shape in listed:
-        found.append((shape, _candidate(shape, planner.plan_mm(*shape.metas(), settings))))
+        found.append((shape, _candidate(shape, _planned(planner, shape, settings), contest)))
         report("planning", len(found), len(listed))
-    ordered = by_gain(found)[start:]
+    timed_before = {unlabelled(shape) for shape in done}
+    ordered = [pair for pair in by_gain(found)[start:] if unlabelled(pair[0]) not in timed_before]
     outcomes: list[tuple[Shape, Measured | Declined]] = []
     for shape, candidate in ordered:
         if outcomes and monotonic() - began > seconds:
             break
-        tuned = candidate if isinstance(candidate, Declined) else _tune(candidate, seed, rounds, ahead, planner, trial)
+        tuned = candidate if isinstance(candidate, Declined) else _tune(candidate, seed, contest, ahead, planner, trial)
         outcomes.append((shape, tuned))
         keep(Timed(outcomes=tuple(outcomes), left=len(ordered) - len(outcomes)))
         report("tuning", len(outcomes), len(ordered))
     return Timed(outcomes=tuple(outcomes), left=len(ordered) - len(outcomes))
+
+
+def unlabelled(shape: Shape) -> Shape:
+    """The product itself, whatever people call it."""
+    return replace(shape, label="")
 
 
 def by_gain(
@@ -121,7 +165,14 @@ def by_gain(
     return tuple(sorted(listed, key=lambda pair: turns.get(pair[0], len(listed))))
 
 
-def _candidate(shape: Shape, plan: Plan | Declined) -> Candidate | Declined:
+def _planned(planner: Planner, shape: Shape, settings: TorchSettings) -> Plan | Declined:
+    try:
+        return planner.plan_mm(*shape.metas(), settings)
+    except InvalidInputError as error:
+        return Declined(code="out_of_scope", reason=f"torch.mm has no such product: {error}")
+
+
+def _candidate(shape: Shape, plan: Plan | Declined, contest: Contest) -> Candidate | Declined:
     from gemmdesc.plan.cards import card_arithmetic
 
     if isinstance(plan, Declined):
@@ -132,11 +183,12 @@ def _candidate(shape: Shape, plan: Plan | Declined) -> Candidate | Declined:
     choices = competing(wanted, plan.meta, card_arithmetic(plan.device.sm))
     if isinstance(choices, Declined):
         return choices
-    return Candidate(shape=shape, desc=wanted, meta=plan.meta, choices=worth_timing(choices, plan.meta))
+    worth = worth_timing(choices, plan.meta, most=contest.most, within=contest.within)
+    return Candidate(shape=shape, desc=wanted, meta=plan.meta, choices=worth)
 
 
 def _tune(
-    candidate: Candidate, seed: int, rounds: int, ahead: Callable[[Iterable[Variant]], None], planner: Planner,
+    candidate: Candidate, seed: int, contest: Contest, ahead: Callable[[Iterable[Variant]], None], planner: Planner,
     trial: Callable[[KernelMeta, int], CardTrial] | None,
 ) -> Measured | Declined:  # fmt: skip
     from gemmdesc.plan import needed_variants
@@ -147,7 +199,10 @@ def _tune(
     made = (trial or _on_card)(meta, random.randrange(1 << 30))
     try:
         card = card_arithmetic(planner.device.sm)
-        return measure(candidate.desc, meta, card, made, random, rounds=rounds, choices=candidate.choices)
+        return measure(
+            candidate.desc, meta, card, made, random, rounds=contest.rounds, choices=candidate.choices,
+            hopeless=contest.hopeless,
+        )  # fmt: skip
     finally:
         made.close()
 
