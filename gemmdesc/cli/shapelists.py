@@ -78,7 +78,7 @@ class Asked:
         tokens = numbers("tokens", self.tokens)
         defaults, sets = self._defaults(), words("set", self.sets)
         if sets and self.source != NAMED and not _is_file(self.source):
-            raise InvalidInputError(f"set must be left out for a module, whose layers have no labels (got {self.sets!r})")
+            raise InvalidInputError(f"set must be left out for a module, which has no labels (got {self.sets!r})")
         if self.source == NAMED:
             listed = with_tokens(read_shapes(_named_file(), defaults, sets), tokens)
         elif _is_file(self.source):

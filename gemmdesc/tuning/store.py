@@ -128,9 +128,8 @@ def read_tuned(path: Path) -> Tuned:
         stamp = json.loads((table.schema.metadata or {})[METADATA_KEY])
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise ProfileError(f"path must be a whole tuned table ({error}) (got {path})") from error
-    version = stamp.get("tuned_version") if isinstance(stamp, dict) else None
-    known = version in (_CLASSES_ONLY, TUNED_VERSION)
-    if not known or not table.schema.equals(_schema(version), check_metadata=False):
+    version: Any = stamp.get("tuned_version") if isinstance(stamp, dict) else None
+    if version not in (_CLASSES_ONLY, TUNED_VERSION) or not table.schema.equals(_schema(version), check_metadata=False):
         raise ProfileError(f"path must be a tuned table of version {TUNED_VERSION} or before (got {version}, {path})")
     records = table.to_pylist()
     if _digest(records) != stamp.get("digest"):

@@ -117,29 +117,30 @@ def line_from(data: Mapping[str, Any]) -> TimedProduct:
     if data["times_version"] != TIMES_VERSION:
         raise InvalidInputError(f"times_version must be {TIMES_VERSION} (got {data['times_version']!r})")
     types = {name: DType(data["shape"][name]) for name in _TYPES}
-    halves = {pick_from(_without_us(d)): (_us(d["us"][0]), _us(d["us"][1])) for d in data["halves"]}
-    hopeless = {pick_from(_without_us(d)): _us(d["us"]) for d in data["hopeless"]}
+    halves = [(pick_from(d), _halves(d["us"])) for d in data["halves"]]
+    hopeless = [(pick_from(d), _us(d["us"])) for d in data["hopeless"]]
     measured = Measured(
-        key=key_from(data["key"]), sizes=sizes_from(data["sizes"]), default=pick_from(data["default"]), halves=halves,
-        hopeless=hopeless, different=tuple(map(pick_from, data["different"])),
+        key=key_from(data["key"]), sizes=sizes_from(data["sizes"]), default=pick_from(data["default"]),
+        halves=dict(halves), hopeless=dict(hopeless), different=tuple(map(pick_from, data["different"])),
         unusable=tuple(map(pick_from, data["unusable"])),
     )  # fmt: skip
-    _require_sound(measured)
+    _require_sound(measured, [pick for pick, _ in (*halves, *hopeless)])
     return TimedProduct(
         shape=Shape(**(data["shape"] | types)), device=DeviceId(**data["device"]), measured=measured
     )
 
 
-def _require_sound(m: Measured) -> None:
-    listed: list[TunedPick] = [*m.halves, *m.hopeless, *m.different, *m.unusable]
+def _require_sound(m: Measured, with_times: list[TunedPick]) -> None:
+    listed = [*with_times, *m.different, *m.unusable]
     if m.default not in m.halves or len(set(listed)) != len(listed):
         raise InvalidInputError(f"picks must be told of once each, the default with its halves (got {len(listed)})")
     if not m.key.holds(m.sizes):
         raise InvalidInputError(f"sizes must be of the key's class (got {m.sizes})")
 
 
-def _without_us(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: data[name] for name in ("structure", "config")}
+def _halves(values: Any) -> tuple[float, float]:
+    first, second = values
+    return _us(first), _us(second)
 
 
 def _us(value: Any) -> float:
