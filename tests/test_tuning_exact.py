@@ -39,7 +39,7 @@ from gemmdesc.kernels.tiled import choose_whole
 from gemmdesc.kernels.tuned import TunedKey, TunedPick, TunedTable, size_class, tuned_table
 from gemmdesc.tuning.search import LEAST_GAIN, Measured, TunedRow, settle, table_of
 from gemmdesc.tuning.store import TUNED_VERSION, Tuned, joined, read_tuned, write_tuned
-from tests.test_tuning import BF16, CARD, CASES, FP16, H200, PROVENANCE, CASES_AT, aligned, chain, meta
+from tests.test_tuning import BF16, CARD, CASES, CASES_AT, FP16, H200, PROVENANCE, aligned, chain, meta
 
 Sizes = tuple[int, int, int]
 
@@ -209,7 +209,9 @@ def every_pick() -> list[TunedPick]:
 
 SPECIALISED = st.sampled_from(SPECIALISED_CONFIGS + EARLY_SPECIALISED_CONFIGS).flatmap(
     lambda c: st.builds(
-        lambda group, **kept: TunedPick(structure=Structure.CHAIN_SPECIALISED, config=replace(c, group_m=group, **kept)),
+        lambda group, **kept: TunedPick(
+            structure=Structure.CHAIN_SPECIALISED, config=replace(c, group_m=group, **kept)
+        ),
         st.integers(1, 64), dependent=st.booleans(), beside_n=st.sampled_from([0, 8, c.block_n // 2]),
         **({} if c.alone else {"store_n": st.sampled_from([16, 32, 64, 128]), "store_buffers": st.integers(1, 9)}),
     )

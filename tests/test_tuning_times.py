@@ -39,7 +39,10 @@ TIMES = st.floats(min_value=0.0, exclude_min=True, allow_infinity=False)
 def products(draw: st.DrawFn, *, picks: Any = PICKS) -> TimedProduct:
     listed = draw(st.lists(picks, min_size=1, max_size=7, unique=True))
     kinds = [draw(st.sampled_from(["halves", "hopeless", "different", "unusable"])) for _ in listed[1:]]
-    of: Callable[[str], list[TunedPick]] = lambda kind: [p for p, k in zip(listed[1:], kinds, strict=True) if k == kind]
+
+    def of(kind: str) -> list[TunedPick]:
+        return [p for p, k in zip(listed[1:], kinds, strict=True) if k == kind]
+
     size = st.integers(1, 100_000)
     shape = draw(
         st.builds(Shape, m=size, n=size, k=size, dtype=st.sampled_from(DType), out_dtype=st.sampled_from(DType),
