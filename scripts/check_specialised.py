@@ -104,15 +104,17 @@ class Case:
 def cases_of(config: SpecialisedConfig) -> Iterator[tuple[Case, bool]]:
     """Products that tell, and whether by dependent launches; largest last."""
     rows, columns, stages = config.block_m, config.columns, config.num_stages
+    # As many tiles as a card has multiprocessors, in pairs where programs come in clusters.
+    high, wide = (11, 12) if config.cluster_n == 2 else (12, 11)
     b = "c" if 0 < config.beside_n < 16 else "r"
     for k in (8, 64, 64 * stages, 64 * stages + 72, 4096 + 16):
-        for m, n in ((rows, columns), (3 * rows - 5, 2 * columns - 8), (12 * rows, 11 * columns)):
+        for m, n in ((rows, columns), (3 * rows - 5, 2 * columns - 8), (high * rows, wide * columns)):
             yield Case(m=m, n=n, k=k), False
-    many = (11 * rows - 8, 12 * columns - 8) if config.alone else (29 * rows - 8, 25 * columns - 8)
+    many = (high * rows - 8, wide * columns - 8) if config.alone else (29 * rows - 8, 25 * columns - 8)
     for m, n, k in ((*many, 56), (*many, 200), (*many, 64 * stages + 8)):
         yield Case(m=m, n=n, k=k), False
         yield Case(m=m, n=n, k=k), True
-    yield Case(m=12 * rows, n=11 * columns, k=1032, layouts=f"r{b}r", stored=FP32), False
+    yield Case(m=high * rows, n=wide * columns, k=1032, layouts=f"r{b}r", stored=FP32), False
     yield Case(m=many[0], n=many[1], k=264, layouts=f"c{b}r"), False
     yield Case(m=many[0], n=many[1], k=136, layouts="ccr", dtype=BF16, stored=BF16), True
     yield Case(m=many[0], n=many[1] - 3, k=328), False
@@ -202,7 +204,7 @@ def named(config: Any) -> str:
     if not isinstance(c, SpecialisedConfig):
         return f"stock {c.block_m}x{c.block_n}x{c.block_k} {c.num_warps}w {c.num_stages}s" + " dependent" * c.dependent
     return f"{c.block_m}x{c.columns}x{c.block_k} {c.sharing} {c.num_stages}s {c.store_n}/{c.store_buffers}" + (
-        " dependent" if c.dependent else ""
+        f" cluster {c.cluster_m}x{c.cluster_n}" * (c.cluster > 1) + " dependent" * c.dependent
     )
 
 

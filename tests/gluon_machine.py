@@ -4,7 +4,8 @@ The functions of ``gemmdesc/kernels/specialised_chain.py`` are run by Python, on
 stand-ins for Gluon's names.  Between any two of their operations a random one of what may happen next happens: another
 group goes on, a copy lands, a matrix step is done, a staged piece has been read.  Whatever the hardware would not
 notice raises: a buffer that is overwritten while it is read, read before it is full, a barrier with too many arrivals,
-sums that are read while they are in the making; and nobody being able to go on.
+sums that are read while they are in the making; and nobody being able to go on.  Two programs of a cluster run on one machine, each with memory of its own; whoever
+touches the other one's before both have begun or after it has ended is told, too.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class _Thread:
     """A group of warps; ``ready``: what it waits for.  ``steps``: matrix steps in flight, ``stores``: of pieces."""
 
     name: str
+    program: int
+    place: int
     go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     ready: Callable[[], bool] = lambda: True
     done: bool = False
@@ -59,12 +62,21 @@ class _Store:
 
 
 class Machine:
-    """One program of a launch.  ``weights``: how likely threads, matrix steps, stores and copies are to be next."""
+    """Programs of a launch, one or the two of a cluster.
 
-    def __init__(self, seed: int, program: int, programs: int) -> None:
+    ``weights``: how likely threads of each, matrix steps, stores and copies are to be next.
+    """
+
+    def __init__(self, seed: int, running: list[int], programs: int) -> None:
         self.random = Random(seed)
-        self.weights = [10 ** self.random.uniform(-2, 1) for _ in range(6)]
-        self.program, self.programs = program, programs
+        self.weights = [10 ** self.random.uniform(-2, 1) for _ in range(3 + 3 * len(running))]
+        self.running, self.programs = running, programs
+        self.building = running[0]
+        self.wanted: list[tuple[int, list[Any]]] = []
+        self.memory: dict[tuple[int, int, int], Any] = {}
+        self.allocated: dict[int, int] = dict.fromkeys(running, 0)
+        self.published: set[int] = set()
+        self.met = 0
         self.loads: list[tuple[Buffer, Callable[[], None]]] = []
         self.landed = 0
         self.threads: list[_Thread] = []
@@ -72,7 +84,29 @@ class Machine:
         self.local = threading.local()
         self.started = 0
         self.stopped = False
-        self.buffers: list[Buffer] = []
+
+    @property
+    def program(self) -> int:
+        """Whose code runs."""
+        return self.me.program if self.threads else self.building
+
+    def place_in(self, entries: list[Any]) -> Ring:
+        """Entries of one allocation, which has the same place in every program's memory."""
+        number = self.allocated[self.building]
+        self.allocated[self.building] += 1
+        for i, entry in enumerate(entries):
+            entry.place = (self.building, number, i)
+            self.memory[entry.place] = entry
+        return Ring(entries)
+
+    def there(self, entry: Any, program: int) -> Any:
+        """What is in the place of ``entry`` in ``program``, which must be there to be touched."""
+        if self.met < len(self.threads) or self.ended(program):
+            raise ProtocolError("memory of a program is touched that may not have begun or has ended")
+        return self.memory[(program, *entry.place[1:])]
+
+    def ended(self, program: int) -> bool:
+        return all(t.done for t in self.threads if t.program == program)
 
     @property
     def me(self) -> _Thread:
@@ -89,10 +123,16 @@ class Machine:
             raise SystemExit
 
     def spawn(self, functions: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
-        for i, (function, arguments) in enumerate(functions):
-            thread = _Thread(f"{function.__name__} {i}")
-            self.threads.append(thread)
-            threading.Thread(target=self._body, args=(thread, function, arguments), daemon=True).start()
+        """Begin once every program has come so far."""
+        self.wanted.append((self.building, functions))
+        if len(self.wanted) < len(self.running):
+            return
+        for program, of_program in self.wanted:
+            for i, (function, arguments) in enumerate(of_program):
+                place = min(i, 2) + 3 * self.running.index(program)
+                thread = _Thread(f"{function.__name__} {i} of {program}", program, place)
+                self.threads.append(thread)
+                threading.Thread(target=self._body, args=(thread, function, arguments), daemon=True).start()
         try:
             while self._turn():
                 pass
@@ -117,14 +157,14 @@ class Machine:
     def _turn(self) -> bool:
         """One thing that may happen; False when all is over."""
         able: list[tuple[float, Callable[[], None]]] = []
-        for i, thread in enumerate(self.threads):
+        for thread in self.threads:
             if not thread.done and thread.ready():
-                able.append((self.weights[min(i, 2)], lambda t=thread: self._resume(t)))  # type: ignore[misc]
+                able.append((self.weights[thread.place], lambda t=thread: self._resume(t)))  # type: ignore[misc]
             if thread.steps:
-                able.append((self.weights[3], lambda t=thread: t.steps.pop(0).run()))  # type: ignore[misc]
+                able.append((self.weights[-3], lambda t=thread: t.steps.pop(0).run()))  # type: ignore[misc]
             for store in (s for s in thread.stores if not s.read):
-                able.append((self.weights[4], store.run))
-        able += [(self.weights[5], lambda at=i: self._land(at)) for i in range(len(self.loads))]  # type: ignore[misc]
+                able.append((self.weights[-2], store.run))
+        able += [(self.weights[-1], lambda at=i: self._land(at)) for i in range(len(self.loads))]  # type: ignore[misc]
         if not able:
             if all(t.done for t in self.threads):
                 return False
@@ -151,7 +191,8 @@ class Buffer:
 
     def __init__(self, machine: Machine, shape: tuple[int, ...], turned: bool = False, cell: Any = None) -> None:
         self.machine, self.shape, self.turned = machine, shape, turned
-        self.cell = cell or SimpleNamespace(data=None, room=math.prod(shape), loading=False)
+        self.place: tuple[int, int, int] = (0, 0, 0)
+        self.cell = cell or SimpleNamespace(data=None, room=math.prod(shape), loading=0)
 
     @property
     def data(self) -> Any:
@@ -189,6 +230,7 @@ class Barrier:
 
     def __init__(self, machine: Machine) -> None:
         self.machine, self.count, self.left, self.bytes, self.phase = machine, 0, 0, 0, 0
+        self.place: tuple[int, int, int] = (0, 0, 0)
 
     def settle(self) -> None:
         if self.left < 0:
@@ -278,8 +320,8 @@ def _names(machine: Machine) -> dict[str, Any]:
 
     def allocate(dtype: Any, shape: list[int], layout: Any) -> Ring:
         if layout == "barrier":
-            return Ring([Barrier(machine) for _ in range(shape[0])])
-        return Ring([Buffer(machine, tuple(shape[1:])) for _ in range(shape[0])])
+            return machine.place_in([Barrier(machine) for _ in range(shape[0])])
+        return machine.place_in([Buffer(machine, tuple(shape[1:])) for _ in range(shape[0])])
 
     def init(barrier: Barrier, count: int) -> None:
         barrier.count = barrier.left = count
@@ -302,19 +344,51 @@ def _names(machine: Machine) -> dict[str, Any]:
 
     def load(desc: Descriptor, at: list[int], barrier: Barrier, buffer: Buffer) -> None:
         machine.pause()
-        if buffer.readers() or buffer.cell.loading:
+        assert desc.box == buffer.shape
+        load_part(desc, at, 0, barrier, buffer)
+
+    def load_part(desc: Descriptor, at: list[int], first: int, barrier: Barrier, buffer: Buffer) -> None:
+        """To lines from ``first`` on; other lines may be on their way at the same time."""
+        bit = 1 << first
+        if buffer.readers() or buffer.cell.loading & bit:
             raise ProtocolError("a buffer is overwritten while it is in use")
-        buffer.cell.loading = True
+        buffer.cell.loading |= bit
 
         def land() -> None:
-            if buffer.readers():
-                raise ProtocolError("a buffer is overwritten while it is read")
-            assert desc.box == buffer.shape
-            buffer.cell.data, buffer.cell.loading = desc.read(at), False
-            barrier.bytes -= _ELEMENT * buffer.cell.data.size
+            if buffer.readers() or machine.ended(buffer.place[0]):
+                raise ProtocolError("a buffer is overwritten while it is read, or after its program has ended")
+            found = desc.read(at)
+            assert first + len(found) <= buffer.shape[0]
+            assert found.shape[1] == buffer.shape[1]
+            whole = np.full(buffer.shape, np.nan) if buffer.cell.data is None else buffer.cell.data.copy()
+            assert whole.shape == buffer.shape
+            whole[first : first + len(found)] = found
+            buffer.cell.data = whole
+            buffer.cell.loading &= ~bit
+            barrier.bytes -= _ELEMENT * found.size
             barrier.settle()
 
         machine.loads.append((buffer, land))
+
+    def load_for_both(
+        desc: Descriptor, line: int, column: int, first: int, barrier: Barrier, buffer: Buffer
+    ) -> None:
+        machine.pause()
+        for program in machine.running:
+            load_part(desc, [line, column], first, machine.there(barrier, program), machine.there(buffer, program))
+
+    def arrive_there(barrier: Barrier, rank: int, pred: bool) -> None:
+        machine.pause()
+        if pred:
+            found = machine.there(barrier, machine.running[rank])
+            found.left -= 1
+            found.settle()
+
+    def meet() -> None:
+        if machine.published != set(machine.running):
+            raise ProtocolError("programs meet before their barriers are to be seen")
+        machine.met += 1
+        machine.pause(lambda: machine.met >= len(machine.threads))
 
     def mma(a: Buffer, b: Buffer, sums: Value, use_acc: bool, is_async: bool) -> Value:
         assert is_async
@@ -368,7 +442,7 @@ def _names(machine: Machine) -> dict[str, Any]:
 
     def following() -> None:
         thread = machine.me
-        if thread.steps or machine.loads:
+        if thread.steps or (machine.loads and len(machine.running) == 1):
             raise ProtocolError("the next kernel is let in before the last tile is multiplied")
         machine.started += 1
 
@@ -385,7 +459,9 @@ def _names(machine: Machine) -> dict[str, Any]:
     return {
         "gl": gl, "mbarrier": barriers, "tma": SimpleNamespace(store_wait=store_wait), "load_box": load,
         "store_box": store, "warpgroup_mma": mma, "warpgroup_mma_wait": mma_wait, "fence_async_shared": fence,
-        "wait_for_previous": previous, "let_next_start": following, "GROUP_WARPS": 4, "LOADING_WARPS": 1,
+        "wait_for_previous": previous, "let_next_start": following, "load_for_both": load_for_both,
+        "arrive_there": arrive_there, "meet": meet,
+        "publish_barriers": lambda: machine.published.add(machine.building), "GROUP_WARPS": 4, "LOADING_WARPS": 1,
         "GROUP_REGISTERS": 240, "LOADING_REGISTERS": 24, "COLUMNS": 2,
         "REINTERPRET": SimpleNamespace(value="reinterpret"),
     }  # fmt: skip
@@ -426,6 +502,8 @@ class Launch:
     store_n: int = 2
     store_buffers: int = 1
     alone: bool = False
+    cluster_m: int = 1
+    cluster_n: int = 1
 
     def run(self, seed: int, source: str | None = None) -> None:
         """Run every program.
@@ -445,36 +523,45 @@ class Launch:
         beside = self.beside_n
         boxes = [
             described(a, self.a_rows, (rows, self.block_k)),
-            described(b, self.b_rows, (self.block_k, self.block_n)),
-            described(b, self.b_rows, (self.block_k, beside)) if beside else None,
+            described(b, self.b_rows, self._part(self.block_n)),
+            described(b, self.b_rows, self._part(beside)) if beside else None,
             described(out, True, (rows, self.store_n)) if self.by_descriptor else None,
             described(out, True, (rows, min(beside, self.store_n))) if self.by_descriptor and beside else None,
         ]  # fmt: skip
         flat = out.reshape(-1, order="A"), counts.reshape(-1, order="A")
         strides = [_Number(s // x.itemsize) for x in (out,) for s in x.strides]
-        for program in range(self.programs):
-            machine = Machine(seed + program, program, self.programs)
+        pair = self.cluster_m * self.cluster_n
+        for program in range(0, self.programs, pair):
+            machine = Machine(seed + program, list(range(program, program + pair)), self.programs)
             kernel = functions_of(SOURCE.read_text() if source is None else source, machine)
-            kernel["chain_specialised_kernel"](
-                *boxes, Pointer(*flat), self.m, self.n, -(-self.k // self.block_k), *strides,
-                A_ROWS=self.a_rows, B_ROWS=self.b_rows, STORE_BY_DESCRIPTOR=self.by_descriptor,
-                DEPENDENT=self.dependent, OUT_LAYOUT=1 if self.out_rows else 2, WIDE_OFFSETS=False, TURNS=self.turns,
-                BLOCK_M=self.block_m, BLOCK_N=self.block_n, BESIDE_N=beside, BLOCK_K=self.block_k,
-                GROUP_M=self.group_m, STAGES=self.stages, STORE_N=self.store_n, STORE_BUFFERS=self.store_buffers,
-                ALONE=self.alone,
-            )  # fmt: skip
+            for machine.building in machine.running:
+                kernel["chain_specialised_kernel"](
+                    *boxes, Pointer(*flat), self.m, self.n, -(-self.k // self.block_k), *strides,
+                    A_ROWS=self.a_rows, B_ROWS=self.b_rows, STORE_BY_DESCRIPTOR=self.by_descriptor,
+                    DEPENDENT=self.dependent, OUT_LAYOUT=1 if self.out_rows else 2, WIDE_OFFSETS=False,
+                    TURNS=self.turns, BLOCK_M=self.block_m, BLOCK_N=self.block_n, BESIDE_N=beside,
+                    BLOCK_K=self.block_k, GROUP_M=self.group_m, STAGES=self.stages, STORE_N=self.store_n,
+                    STORE_BUFFERS=self.store_buffers, ALONE=self.alone, CLUSTER_M=self.cluster_m,
+                    CLUSTER_N=self.cluster_n,
+                )  # fmt: skip
             self._check(machine)
         if not (counts == 1).all():
             raise ProtocolError("an output is not stored once")
         if not (out == a @ b).all():
             raise ProtocolError("an output is wrong")
 
+    def _part(self, width: int) -> tuple[int, int]:
+        """Lanes and columns of B in a box, half of its lines where two programs load for both."""
+        lanes, columns = (self.block_k, width)
+        return (lanes // self.cluster_m, columns) if self.b_rows else (lanes, columns // self.cluster_m)
+
     def _check(self, machine: Machine) -> None:
-        width = self.block_n + self.beside_n
-        tiles = -(-self.m // self.block_m) * -(-self.n // width)
-        own = len(range(machine.program, tiles, self.programs))
-        boxes = (1 if self.turns else 2) + 1 + (self.beside_n > 0)
-        if machine.landed != own * -(-self.k // self.block_k) * boxes:
+        pair = len(machine.running)
+        high, wide = self.block_m * self.cluster_m, (self.block_n + self.beside_n) * self.cluster_n
+        own = len(range(machine.running[0] // pair, -(-self.m // high) * -(-self.n // wide), self.programs // pair))
+        boxes = (1 if self.turns else 2) + self.cluster_m * (1 + (self.beside_n > 0))
+        if machine.landed != own * -(-self.k // self.block_k) * boxes * pair:
             raise ProtocolError("a box is loaded that nobody needs, or not at all")
-        if self.dependent and (not all(t.waited for t in machine.threads) or (own and not machine.started)):
+        workers = [t for t in machine.threads if not t.name.startswith("idle")]
+        if self.dependent and (not all(t.waited for t in workers) or (own and not machine.started)):
             raise ProtocolError("a group touches memory before the kernel in front has ended, or lets none in")

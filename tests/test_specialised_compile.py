@@ -44,13 +44,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def variants(config: SpecialisedConfig, **wanted: Any) -> list[Any]:
     constants = {
         "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BESIDE_N": config.beside_n, "TURNS": config.turns,
-        "STAGES": config.num_stages, "DEPENDENT": config.dependent, "ALONE": config.alone, **wanted,
+        "STAGES": config.num_stages, "DEPENDENT": config.dependent, "ALONE": config.alone, "CLUSTER_M": config.cluster_m,
+        "CLUSTER_N": config.cluster_n, **wanted,
     }  # fmt: skip
     return [v for v in EVERY if all(dict(v.constants)[name] == value for name, value in constants.items())]
 
 
 def name_of(config: SpecialisedConfig) -> str:
-    return f"{config.block_m}x{config.columns}{'turns' if config.turns else 'alone' if config.alone else ''}"
+    cluster = f" {config.cluster_m}x{config.cluster_n}" if config.cluster > 1 else ""
+    return f"{config.block_m}x{config.columns}{'turns' if config.turns else 'alone' if config.alone else ''}{cluster}"
 
 
 def check(config: SpecialisedConfig, variant: Any) -> str:
@@ -98,7 +100,7 @@ def test_every_config_compiles_to_wgmma_in_flight_without_spills(config: Special
 def test_layouts_types_and_stores_compile_likewise(every: int) -> None:
     """Every so many of all variants, dependent ones among them."""
     tried = set()
-    for variant in EVERY[::every][: 2000 // every]:
+    for variant in EVERY[::every][: 4000 // every]:
         constants = dict(variant.constants)
         tried.add((constants["A_ROWS"], constants["B_ROWS"], constants["STORE_BY_DESCRIPTOR"], variant.stored))
         if every > 20 and len(tried) > 12:

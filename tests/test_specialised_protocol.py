@@ -9,6 +9,24 @@ import pytest
 from tests.gluon_machine import SOURCE, Launch, ProtocolError
 
 
+def drawn_pairs(seed: int) -> Launch:
+    """The same of programs in clusters of two, with as many rows and columns of tiles as pairs take, or fewer."""
+    random = Random(seed)
+    below = random.random() < 0.5
+    beside, alone = random.choice([0, 2] if below else [0, 0, 1, 2]), random.random() < 0.4
+    m, n, programs = random.randint(1, 17), random.randint(1, 23), random.choice([2, 4, 8])
+    if alone:
+        programs = 2 * -(-m // (8 if below else 4)) * -(-n // ((4 + beside) * (1 if below else 2)))
+    stages = random.randint(2, 5)
+    return Launch(
+        m=m, n=n, k=random.randint(1, 19), programs=programs, turns=False, alone=alone, stages=stages,
+        a_rows=random.random() < 0.5, b_rows=random.random() < 0.5, by_descriptor=random.random() < 0.7,
+        out_rows=random.random() < 0.5, dependent=random.random() < 0.5, beside_n=beside,
+        store_n=2 if alone else random.choice([1, 2, 4]), store_buffers=stages if alone else random.randint(1, 3),
+        group_m=random.randint(1, 3), cluster_m=2 if below else 1, cluster_n=1 if below else 2,
+    )  # fmt: skip
+
+
 def drawn(seed: int) -> Launch:
     """Sizes of none, one or many tiles a program, and of one step to several rounds of the ring."""
     random = Random(seed)
@@ -31,6 +49,7 @@ def drawn(seed: int) -> Launch:
 def test_every_order_of_events_gives_every_output_once(count: int) -> None:
     for seed in range(count):
         drawn(seed).run(seed)
+        drawn_pairs(seed).run(seed)
 
 
 @pytest.mark.parametrize("turns", [False, True])
@@ -74,6 +93,33 @@ SLIPS = {
 }  # fmt: skip
 
 
+#: The same of programs in clusters.
+PAIR_SLIPS = {
+    "only own groups empty a stage": ("arrive_there(empty.index(before), 1 - rank, step > 0)", "pass"),
+    "the last stage is handed back here only": ("arrive_there(empty.index(before), 1 - rank, True)", "pass"),
+    "a stage is handed back there a step early": ("arrive_there(empty.index(before), 1", "arrive_there(empty.index(stage), 1"),
+    "a stage is handed back here twice": ("arrive_there(empty.index(before), 1 - rank", "arrive_there(empty.index(before), rank"),
+    "one program empties a stage for both": ("count=PARTS * PAIR", "count=PARTS"),
+    "a program ends while the other comes": ("            mbarrier.wait(empty.index(stage), parity ^ 1)\n            stage, parity",
+                                             "            stage, parity"),
+    "the last stages are not all waited for": ("for _ in gl.static_range(STAGES)", "for _ in gl.static_range(1)"),
+    "the loading warp does not meet": (
+        "    if PAIR == 2:\n        meet()\n    if DEPENDENT:\n        wait_for_previous()\n    rank",
+        "    if DEPENDENT:\n        wait_for_previous()\n    rank",
+    ),
+    "barriers are not published": ("publish_barriers()", "pass"),
+    "both load the first half of B": ("line + first, along, first", "line, along, first"),
+    "both load to the first half": ("line + first, along, first", "line + first, along, 0"),
+    "both load the first rows of A": ("rows = m + rank * ROWS", "rows = m"),
+    "rows of A for the other group": ("a_ring.index(stage * PARTS + rank)", "a_ring.index(stage * PARTS + 1 - rank)"),
+    "both have the upper tile": ("m += rank * BLOCK_M", "pass"),
+    "both have the left tile": ("n += rank * WIDTH", "pass"),
+    "pairs are counted as programs": ("gl.num_programs(0) // PAIR\n    number", "gl.num_programs(0)\n    number"),
+    "only own bytes are expected": ("STEP_BYTES)", "STEP_BYTES // 2)"),
+    "warps that idle do not meet": ('must meet."""\n    meet()', 'must meet."""\n    pass'),
+}  # fmt: skip
+
+
 def fails(launches: list[Launch], source: str | None = None) -> bool:
     """Whether one of them does."""
     for seed, launch in enumerate(launches):
@@ -108,3 +154,28 @@ def test_a_slip_is_found(slip: str) -> None:
         for seed in range(120)
     ]  # fmt: skip
     assert fails(launches, source.replace(right, wrong))
+
+
+@pytest.mark.parametrize("slip", PAIR_SLIPS)
+def test_a_slip_of_pairs_is_found(slip: str) -> None:
+    right, wrong = PAIR_SLIPS[slip]
+    source = SOURCE.read_text()
+    assert right in source
+    launches = [
+        Launch(
+            m=13, n=20, k=10, programs=2 + 2 * (seed % 2), turns=False, stages=2 + seed % 3, beside_n=2 * (seed % 3 > 0),
+            store_buffers=1 + seed % 2, store_n=1, cluster_m=1 + seed % 2, cluster_n=2 - seed % 2,
+        )
+        for seed in range(120)
+    ]  # fmt: skip
+    assert fails(launches, source.replace(right, wrong))
+
+
+def test_a_tile_beyond_the_edge_takes_the_same_steps() -> None:
+    """One row, or one column, of tiles: the other program of each pair has none."""
+    for seed in range(40):
+        below = seed % 2
+        Launch(
+            m=3 if below else 9, n=9 if below else 4, k=7, programs=2 * (1 + seed % 3), turns=False, stages=2,
+            cluster_m=1 + below, cluster_n=2 - below, by_descriptor=seed % 4 < 2,
+        ).run(seed)  # fmt: skip

@@ -146,7 +146,7 @@ def choose_kernel(
     for tried in [(c,) for c in candidates] if config else _together(candidates):
         found = []
         for candidate in tried:
-            every = configs_of(candidate) if structure is Structure.CHAIN_SPECIALISED else ()
+            every = _single(candidate) if structure is Structure.CHAIN_SPECIALISED else ()
             known = (config,) if config else configs or every or _unasked_configs(candidate, turned, slices, unasked)
             found += [(candidate, c) for c in known if _fits(c, candidate, turned, slices)]
         if found:
@@ -185,6 +185,11 @@ def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:
             return MERGED_GROUPED_CONFIGS
         case _:
             return ()
+
+
+def _single(structure: Structure) -> list[KernelConfig]:
+    """Its configs without clusters: those are asked for by themselves."""
+    return [c for c in configs_of(structure) if c.cluster == 1]
 
 
 def _unasked_configs(
@@ -356,7 +361,7 @@ def _assemble(
         offsets.append(m * n if merges else meta.out.last_offset(m, n))
     programs = config.tiles(m, n) * (1 if structure is Structure.FOLDED_CHAIN else slices.count)
     if structure.by_descriptor and not structure.merged:
-        programs = min(programs, meta.sm_count * config.programs_per_sm)
+        programs = min(programs, meta.sm_count // config.cluster * config.cluster * config.programs_per_sm)
     return KernelChoice(
         structure=structure,
         slices=slices,

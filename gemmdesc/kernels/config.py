@@ -84,6 +84,16 @@ class KernelConfig:
         return (self.num_stages - 1) * self.block_m * self.block_k * operand_size
 
     @property
+    def cluster(self) -> int:
+        """Programs of a cluster, which share what they load."""
+        return 1
+
+    @property
+    def loaded_lines(self) -> float:
+        """Rows and columns of a tile that its program loads; the others of a cluster load the rest for it."""
+        return self.block_m + self.columns
+
+    @property
     def outputs_per_thread(self) -> int:
         return self.block_m * self.columns // (32 * self.num_warps)
 

@@ -17,8 +17,8 @@ from gemmdesc.kernels.slices import Slices
 from gemmdesc.kernels.specialised import SpecialisedConfig
 from gemmdesc.kernels.structure import Structure
 
-#: Bytes that a multiprocessor gets from the second-level cache in a clock, and its matrix unit from shared memory.
-_CACHE_BYTES, _SHARED_BYTES = 64, 128
+#: Bytes that the matrix unit of a multiprocessor gets from shared memory in a clock.
+_SHARED_BYTES = 128
 #: Rows of a tile that one instruction of a warp group multiplies, and multiplications of 16 bits in a clock.
 _GROUP_ROWS, _PRODUCTS = 64, 4096
 #: Lanes of k in a box of 128 bytes, and below which a line is a sliver that costs more than its bytes.
@@ -37,6 +37,7 @@ class Costs:
     ``start_us``: a launch; ``fill_us``: a pipeline's first turn; ``early_us``: what a dependent launch hides of both.
     ``latency_us``: from asking for a step of a tile to having multiplied it.  ``gigahertz``: clock;
     ``tera_operations``: the rate that power allows, additions counted; ``terabytes``: of device memory.
+    ``cache_bytes``: what a multiprocessor gets from the second-level cache in a clock.
     ``tile_us`` and ``store_ns``: the end of a tile, and of a thousand of its outputs.  ``line_ns``, ``sliver_ns``: one
     line of a box, and beyond that of a line of no length.  ``fold_us``, ``fold_terabytes``, ``turned_terabytes``: a
     fold's own kernel, what it reads where the output lies by rows, as scratch does, and where by columns.
@@ -52,6 +53,7 @@ class Costs:
     gigahertz: float
     tera_operations: float
     terabytes: float
+    cache_bytes: float
     tile_us: float
     store_ns: float
     line_ns: float
@@ -69,13 +71,17 @@ class Costs:
 #: Fitted to an H200.
 H200 = Costs(
     start_us=2.74, fill_us=0.24, early_us=0.5, latency_us=0.818, gigahertz=1.98, tera_operations=917.0, terabytes=4.51,
+    cache_bytes=64.0,
     tile_us=0.25, store_ns=10.8, line_ns=0.11, sliver_ns=8.1, fold_us=2.42, fold_terabytes=2.19, turned_terabytes=0.5,
     merge_us=1.28, slice_us=0.075, slice_ns=180.0, restart_us=1.4, sharpness=3.87,
 )  # fmt: skip
 
 
 #: The same card under the chain of specialised warps, whose loads never wait for a tile's end.
-H200_SPECIALISED = replace(H200, gigahertz=1.55, latency_us=0.05)
+H200_SPECIALISED = replace(
+    H200, start_us=1.55, fill_us=0.13, early_us=0.55, latency_us=0.05, gigahertz=1.55, tera_operations=825.0,
+    terabytes=3.7, cache_bytes=150.0, tile_us=0.97, store_ns=12.0, line_ns=0.074, sharpness=7.1,
+)  # fmt: skip
 
 
 def costs_of(structure: Structure) -> Costs:
@@ -190,7 +196,7 @@ def _bounds(config: KernelConfig, meta: KernelMeta, turns: Turns, lanes: int, co
     moved = (meta.m * meta.k + meta.k * meta.n) * size + meta.m * meta.n * meta.out.dtype.itemsize
     return (
         steps * max(1.0, rows / _GROUP_ROWS) * k / 16 * instruction / clocks,
-        steps * (rows + columns) * k * size / _CACHE_BYTES / clocks,
+        steps * config.loaded_lines * k * size / costs.cache_bytes / clocks,
         steps * (rows + columns) * (k // width) * line * 1e-3,
         turns.each * turns.steps * costs.latency_us / max(1, config.num_stages - 1),
         work * 1e-6 / costs.tera_operations,

@@ -16,6 +16,7 @@ from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, Packing, ch
 from gemmdesc.kernels.choose_lanes import LaneChoice
 from gemmdesc.kernels.compiling import KERNELS, constants_of, options_of
 from gemmdesc.kernels.config import KernelConfig
+from gemmdesc.kernels.launch_clustered import launch_clustered
 from gemmdesc.kernels.launch_lanes import launch_lanes
 from gemmdesc.kernels.launch_nest import launch_nest
 from gemmdesc.kernels.launch_specialised import launch_specialised
@@ -182,6 +183,9 @@ def enqueue(variant: Variant, programs: int, *arguments: Any) -> None:
     recorder = RECORDER.get()
     if recorder is not None:
         recorder.add(variant, programs, arguments)
+        return
+    if variant.cluster > 1:
+        launch_clustered(variant, programs, arguments)
         return
     kernel = KERNELS[variant.kernel]
     kernel[(programs,)](*arguments, **constants_of(variant), **options_of(variant))

@@ -49,7 +49,8 @@ class LoadedKernel:
     """``function``: a ``CUfunction``, valid while ``owner`` lives.
 
     ``types``: those of the arguments that are no constants, in order.  ``boxes``: of each descriptor among them.
-    ``clusters``: blocks of a cluster.  ``dependent``: may begin before the kernel in front of it has ended.
+    ``clusters``: blocks of a program, which are a cluster; a variant's programs may come in clusters of their own.
+    ``dependent``: may begin before the kernel in front of it has ended.
     """
 
     function: int

@@ -207,11 +207,12 @@ class PreparedProgram:
         return self._values[bits]
 
     def _config(self, step: Step, kernel: LoadedKernel) -> tuple[int, ...]:
+        clusters = kernel.clusters * step.variant.cluster
         attributes = launch_attributes(
-            clusters=kernel.clusters, cooperative=kernel.cooperative, dependent=kernel.dependent
+            clusters=clusters, cooperative=kernel.cooperative, dependent=kernel.dependent
         )
         self._attributes.append(attributes)
-        if kernel.clusters > _LARGEST_PORTABLE_CLUSTER:
+        if clusters > _LARGEST_PORTABLE_CLUSTER:
             self._driver.make_current(self._context)
             self._driver.allow_large_clusters(kernel.function)
         config = LaunchConfig(

@@ -22,7 +22,7 @@ from gemmdesc.kernels.variant import Variant
 #: What launches of this thread go to instead of the GPU, None where they are real.
 RECORDER: ContextVar[Recorder | None] = ContextVar("RECORDER", default=None)
 #: Tensor descriptors of both of Triton's languages.
-_DESCRIPTORS = (TensorDescriptor, GluonDescriptor)
+DESCRIPTORS = (TensorDescriptor, GluonDescriptor)
 #: What may be done to stand-ins beside taking views of them.
 _ALLOCATIONS = ("aten::empty.memory_format", "aten::empty_strided", "aten::detach")
 
@@ -89,7 +89,7 @@ class Recorder:
     def add(self, variant: Variant, programs: int, arguments: tuple[Any, ...]) -> None:
         """One kernel on a grid of ``programs``."""
         for argument in arguments:
-            tensor = argument.base if isinstance(argument, _DESCRIPTORS) else argument
+            tensor = argument.base if isinstance(argument, DESCRIPTORS) else argument
             tensor = tensor.tensor if isinstance(tensor, Placed) else tensor
             if isinstance(tensor, torch.Tensor) and tensor.is_meta:
                 self._use(tensor.untyped_storage())
@@ -129,8 +129,8 @@ class Recorder:
     def _argument(self, argument: Any, starts: Sequence[int]) -> Argument:
         if isinstance(argument, Named):
             return Word(input=argument.input)
-        if isinstance(argument, _DESCRIPTORS):
-            return self._box(argument, starts)
+        if isinstance(argument, DESCRIPTORS):
+            return box_of(argument, self._word(argument.base, starts))
         if isinstance(argument, Placed):
             return self._word(argument.tensor, starts)
         if isinstance(argument, torch.Tensor) and argument.is_meta:
@@ -138,15 +138,6 @@ class Recorder:
         if argument is None or isinstance(argument, bool | int | float | torch.Tensor):
             return argument
         raise NotRecordableError(f"an argument must be a number, a tensor or a descriptor (got {argument!r})")
-
-    def _box(self, described: TensorDescriptor | GluonDescriptor, starts: Sequence[int]) -> Box:
-        if described.padding != "zero" or getattr(described, "round_f32_to_tf32", False):
-            raise NotRecordableError(f"a tensor descriptor must be plain (got {described})")
-        return Box(
-            start=self._word(described.base, starts), element=str(described.base.dtype).removeprefix("torch."),
-            shape=tuple(map(int, described.shape)), strides=tuple(map(int, described.strides)),
-            block=tuple(map(int, described.block_shape)),
-        )  # fmt: skip
 
     def _word(self, tensor: torch.Tensor, starts: Sequence[int]) -> Word:
         storage = tensor.untyped_storage()
@@ -158,6 +149,21 @@ class Recorder:
             if scratch.storage is storage:
                 return Word(input=Input.SCRATCH, offset=start + tensor.data_ptr())
         raise NotRecordableError("an argument must be an input or scratch (got other memory)")
+
+
+def box_of(described: TensorDescriptor | GluonDescriptor, start: Word) -> Box:
+    """A tensor descriptor as programs hold it, over the tensor that begins at ``start``.
+
+    Raises:
+        NotRecordableError: it does more than fill with zeros.
+    """
+    if described.padding != "zero" or getattr(described, "round_f32_to_tf32", False):
+        raise NotRecordableError(f"a tensor descriptor must be plain (got {described})")
+    return Box(
+        start=start, element=str(described.base.dtype).removeprefix("torch."),
+        shape=tuple(map(int, described.shape)), strides=tuple(map(int, described.strides)),
+        block=tuple(map(int, described.block_shape)),
+    )  # fmt: skip
 
 
 class _OnlyViews(TorchDispatchMode):

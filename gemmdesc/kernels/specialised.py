@@ -16,6 +16,8 @@ GROUP_WARPS = 4
 _GROUP_ROWS, _MOST_COLUMNS, _LEAST_COLUMNS = 64, 256, 8
 #: Bytes of an output of which ``store_n`` counts the columns, and of a barrier.
 _STORED_UNIT, _BARRIER = 2, 8
+#: Programs of a cluster, rows and columns of them, and lines after which the hardware's swizzling begins again.
+_CLUSTERS, _PATTERN = ((1, 1), (2, 1), (1, 2)), 8
 #: Fewest columns beside the first ones that a B by rows can have.
 LEAST_BY_ROWS = 16
 
@@ -29,7 +31,9 @@ class SpecialisedConfig(KernelConfig):
     ``turns``: the two groups take a tile each in turn, one storing while the other multiplies; else both work on one
     tile, half of its rows each.  A group stores ``store_n`` columns of 16-bit outputs at a time, half as many of
     float32, from ``store_buffers`` buffers in turn.  ``alone``: for at most one tile a multiprocessor, which is staged
-    in the ring, each piece in a box of A that the group has read.
+    in the ring, each piece in a box of A that the group has read.  ``cluster_m``, ``cluster_n``: 2 where two programs
+    are a cluster that loads B for a tile and the one below it, or A for a tile and the one beside it, once for both.
+    Then ``group_m`` counts rows of pairs.
     """
 
     beside_n: int = 0
@@ -37,6 +41,8 @@ class SpecialisedConfig(KernelConfig):
     store_n: int = 32
     store_buffers: int = 1
     alone: bool = False
+    cluster_m: int = 1
+    cluster_n: int = 1
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -54,6 +60,7 @@ class SpecialisedConfig(KernelConfig):
         boxes = self.store_n == self.block_k and self.store_buffers == self.num_stages
         if self.alone and (self.turns or not boxes):
             raise InvalidInputError(f"a tile alone must be shared and stored in boxes of A (got {self})")
+        self._check_cluster()
         if self.num_warps != GROUP_WARPS or self.programs_per_sm != 1 or self.one_launch:
             raise InvalidInputError(
                 f"a group must have {GROUP_WARPS} warps, a multiprocessor one program, and slices no fold "
@@ -63,6 +70,26 @@ class SpecialisedConfig(KernelConfig):
         for name, fewest in (("num_stages", 2), ("group_m", 1), ("store_buffers", 1)):
             if getattr(self, name) < fewest:
                 raise InvalidInputError(f"{name} must be at least {fewest} (got {getattr(self, name)})")
+
+    def _check_cluster(self) -> None:
+        shape = self.cluster_m, self.cluster_n
+        if shape not in _CLUSTERS:
+            raise InvalidInputError(f"a cluster must be 1 x 1, 2 x 1 or 1 x 2 (got {shape[0]} x {shape[1]})")
+        if self.turns and self.cluster > 1:
+            raise InvalidInputError("groups of a cluster must share their tiles (got turns)")
+        # Half of a box must begin where the pattern does in which the hardware swizzles lines, every eighth.
+        if self.cluster_m > 1 and 0 < self.beside_n < 2 * _PATTERN:
+            raise InvalidInputError(
+                f"beside_n must be 0 or at least {2 * _PATTERN} where programs load half of B each (got {self.beside_n})"
+            )
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def loaded_lines(self) -> float:
+        return self.block_m / self.cluster_n + self.columns / self.cluster_m
 
     @property
     def sharing(self) -> str:
@@ -85,8 +112,9 @@ class SpecialisedConfig(KernelConfig):
         return self.block_n + self.beside_n
 
     def tiles(self, m: int, n: int) -> int:
-        """How many output tiles cover an m x n product."""
-        return -(-m // self.block_m) * -(-n // self.columns)
+        """How many output tiles cover an m x n product, those of a pair beyond its edge among them."""
+        pairs = -(-m // (self.block_m * self.cluster_m)) * -(-n // (self.columns * self.cluster_n))
+        return pairs * self.cluster
 
     @property
     def outputs_per_thread(self) -> int:
@@ -126,7 +154,7 @@ def _alone(m: int, n: int, beside: int, stages: int) -> SpecialisedConfig:
 #: Lanes of a step: as many as lines of 128 bytes hold, which the hardware swizzles.
 _BLOCK_K = 64
 #: Largest tile first.  A ring hides the loads; in what it leaves, as much of a tile is staged as there is room for.
-SPECIALISED_CONFIGS = (
+_SINGLE = (
     _config(256, 128, 32, 4, (32, 1)),
     _alone(256, 128, 32, 4),
     _config(256, 128, 16, 4, (32, 1)),
@@ -146,6 +174,27 @@ SPECIALISED_CONFIGS = (
     _alone(128, 64, 32, 8),
     _alone(128, 64, 0, 9),
 )
+#: Of these, programs of a cluster share the side that is longer, and where both are alike, either.
+_BELOW, _ASIDE = {"cluster_m": 2}, {"cluster_n": 2}
+CLUSTERED_CONFIGS = (
+    replace(_config(256, 128, 32, 4, (32, 1)), **_ASIDE),
+    replace(_alone(256, 128, 32, 4), **_ASIDE),
+    replace(_alone(256, 128, 16, 4), **_ASIDE),
+    replace(_alone(256, 128, 8, 4), **_ASIDE),
+    replace(_config(256, 128, 0, 4, (32, 2)), **_ASIDE),
+    replace(_config(128, 256, 0, 4, (64, 2)), **_BELOW),
+    replace(_config(128, 128, 64, 5, (32, 3)), **_BELOW),
+    replace(_alone(128, 128, 16, 6), **_ASIDE),
+    replace(_config(128, 128, 0, 6, (32, 4)), **_BELOW),
+    replace(_config(128, 128, 0, 6, (32, 4)), **_ASIDE),
+    replace(_alone(128, 128, 0, 7), **_ASIDE),
+    replace(_config(128, 64, 32, 7, (32, 3)), **_ASIDE),
+    replace(_alone(128, 64, 32, 8), **_BELOW),
+    replace(_alone(128, 64, 32, 8), **_ASIDE),
+    replace(_alone(128, 64, 16, 8), **_ASIDE),
+)
+#: In this order on a card: what scripts know configs by is their number.
+SPECIALISED_CONFIGS = _SINGLE + CLUSTERED_CONFIGS
 #: The same with dependent launches.
 EARLY_SPECIALISED_CONFIGS = tuple(replace(c, dependent=True) for c in SPECIALISED_CONFIGS)
 
@@ -171,6 +220,6 @@ def specialised_fits(config: KernelConfig, structure: Structure, meta: KernelMet
         return structure is not Structure.CHAIN_SPECIALISED
     tiles = config.tiles(meta.m, meta.n)
     narrow = 0 < config.beside_n < LEAST_BY_ROWS and meta.b.layout(meta.k, meta.n) is Layout.ROWS
-    crowded = config.alone and tiles > meta.sm_count
+    crowded = config.alone and tiles > meta.sm_count // config.cluster * config.cluster
     counted = tiles * -(-span // config.block_k) < 2**31
     return structure is Structure.CHAIN_SPECIALISED and counted and not (narrow or crowded)

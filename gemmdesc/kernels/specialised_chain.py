@@ -6,6 +6,11 @@ One warp copies tiles of A and B into a ring of ``STAGES`` buffers, ahead of who
 a tile is stored.  Of each stage, ``full`` says that its bytes have come and ``empty`` that nobody reads them any more.
 Two groups of four warps multiply: each has half of the rows of every tile, or, where they take turns, every other tile.
 A tile is BLOCK_N columns and, unless BESIDE_N is 0, as many more beside them, with buffers and sums of their own.
+
+In a cluster of CLUSTER_M x CLUSTER_N programs, a pair, neighbouring tiles share what is the same for both: B where one
+is below the other, A where one is beside it.  Each program loads half of that, into the same place of both.  Both go
+through the same steps, also where one of the tiles is beyond the edge; a stage is empty once all groups of both are
+done with it.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from gemmdesc.kernels.cluster import arrive_there, load_for_both, meet, publish_barriers
 from gemmdesc.kernels.tile import RUN_TIME, let_next_start, wait_for_previous
 
 # Triton 3.6 has other names for these than later ones.
@@ -43,14 +49,34 @@ def tiles_of(M, N, BLOCK_M: gl.constexpr, WIDTH: gl.constexpr):
 
 
 @gluon.jit
-def corner_of(index, M, N, BLOCK_M: gl.constexpr, WIDTH: gl.constexpr, GROUP_M: gl.constexpr):
-    """(row, column) of the first element of tile ``index``, in groups of GROUP_M tile rows."""
-    tiles_m = (M + BLOCK_M - 1) // BLOCK_M
-    tiles_n = (N + WIDTH - 1) // WIDTH
-    per_group = GROUP_M * tiles_n
+def corner_of(
+    index, rank, M, N, BLOCK_M: gl.constexpr, WIDTH: gl.constexpr, GROUP_M: gl.constexpr,
+    CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr,
+):  # fmt: skip
+    """(row, column) of the first element of the tile of program ``rank`` in pair ``index``.
+
+    Pairs, or tiles where there are none, are in groups of GROUP_M rows of them.
+    """
+    HIGH: gl.constexpr = BLOCK_M * CLUSTER_M
+    WIDE: gl.constexpr = WIDTH * CLUSTER_N
+    pairs_m = (M + HIGH - 1) // HIGH
+    pairs_n = (N + WIDE - 1) // WIDE
+    per_group = GROUP_M * pairs_n
     first_m = index // per_group * GROUP_M
-    rows = min(tiles_m - first_m, GROUP_M)
-    return (first_m + index % per_group % rows) * BLOCK_M, index % per_group // rows * WIDTH
+    rows = min(pairs_m - first_m, GROUP_M)
+    m = (first_m + index % per_group % rows) * HIGH
+    n = index % per_group // rows * WIDE
+    if CLUSTER_M == 2:
+        m += rank * BLOCK_M
+    if CLUSTER_N == 2:
+        n += rank * WIDTH
+    return m, n
+
+
+@gluon.jit
+def idle():
+    """What the warps do that fill up a cluster's last four: all of them must meet."""
+    meet()
 
 
 @gluon.jit
@@ -71,32 +97,60 @@ def load_tiles(
     a_desc, b_desc, b_beside_desc, a_ring, b_ring, beside_ring, full, empty, M, N, k_tiles,
     A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, DEPENDENT: gl.constexpr, PARTS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr,
 ):  # fmt: skip
     """What the loading warp does: every step of every tile of the program, each into the next stage of the ring."""
+    PAIR: gl.constexpr = CLUSTER_M * CLUSTER_N
     ROWS: gl.constexpr = BLOCK_M // PARTS
     WIDTH: gl.constexpr = BLOCK_N + BESIDE_N
+    # In a cluster, too: what the other program loads for both counts here as it comes.
     STEP_BYTES: gl.constexpr = (BLOCK_M + WIDTH) * BLOCK_K * 2
+    if PAIR == 2:
+        meet()
     if DEPENDENT:
         wait_for_previous()
+    rank = gl.program_id(0) % PAIR
+    work = tiles_of(M, N, BLOCK_M * CLUSTER_M, WIDTH * CLUSTER_N)
     stage = 0
     parity = 0
-    for index in range(gl.program_id(0), tiles_of(M, N, BLOCK_M, WIDTH), gl.num_programs(0)):
-        m, n = corner_of(index, M, N, BLOCK_M, WIDTH, GROUP_M)
+    for index in range(gl.program_id(0) // PAIR, work, gl.num_programs(0) // PAIR):
+        m, n = corner_of(index, rank, M, N, BLOCK_M, WIDTH, GROUP_M, CLUSTER_M, CLUSTER_N)
         for step in range(k_tiles):
             k = step * BLOCK_K
             # The use before this one must be over; of a ring's first round a fresh barrier says so.
             mbarrier.wait(empty.index(stage), parity ^ 1)
             filled = full.index(stage)
             mbarrier.expect(filled, STEP_BYTES)
-            for part in gl.static_range(PARTS):
-                rows = m + part * ROWS
-                load_box(a_desc, [rows, k] if A_ROWS else [k, rows], filled, a_ring.index(stage * PARTS + part))
-            load_box(b_desc, [k, n] if B_ROWS else [n, k], filled, b_ring.index(stage))
+            if CLUSTER_N == 2:
+                rows = m + rank * ROWS
+                own = a_ring.index(stage * PARTS + rank)
+                load_for_both(a_desc, rows if A_ROWS else k, k if A_ROWS else rows, 0, filled, own)
+            else:
+                for part in gl.static_range(PARTS):
+                    rows = m + part * ROWS
+                    load_box(a_desc, [rows, k] if A_ROWS else [k, rows], filled, a_ring.index(stage * PARTS + part))
+            load_columns(b_desc, k, n, rank, filled, b_ring.index(stage), B_ROWS, CLUSTER_M)
             if BESIDE_N > 0:
-                beside = n + BLOCK_N
-                load_box(b_beside_desc, [k, beside] if B_ROWS else [beside, k], filled, beside_ring.index(stage))
+                load_columns(b_beside_desc, k, n + BLOCK_N, rank, filled, beside_ring.index(stage), B_ROWS, CLUSTER_M)
             stage, parity = place_after(stage, parity, STAGES)
+    if PAIR == 2:
+        # Shared memory goes when the program ends: not before the other one's last arrivals have come, after which it
+        # comes no more, as what it has loaded for both has been multiplied here.
+        for _ in gl.static_range(STAGES):
+            mbarrier.wait(empty.index(stage), parity ^ 1)
+            stage, parity = place_after(stage, parity, STAGES)
+
+
+@gluon.jit
+def load_columns(desc, k, n, rank, filled, buffer, B_ROWS: gl.constexpr, CLUSTER_M: gl.constexpr):
+    """Lanes from ``k`` on of columns from ``n`` on; where tiles are below each other, half of the lines, for both."""
+    line = k if B_ROWS else n
+    along = n if B_ROWS else k
+    if CLUSTER_M == 2:
+        first = rank * desc.block_type.shape[0]
+        load_for_both(desc, line + first, along, first, filled, buffer)
+    else:
+        load_box(desc, [line, along], filled, buffer)
 
 
 @gluon.jit
@@ -107,9 +161,10 @@ def multiply_tiles(
     OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, PARTS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
-    ALONE: gl.constexpr,
+    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr,
 ):  # fmt: skip
     """What a group does that multiplies: its rows of every tile, or, if PARTS is 1, every other tile whole."""
+    PAIR: gl.constexpr = CLUSTER_M * CLUSTER_N
     ROWS: gl.constexpr = BLOCK_M // PARTS
     WIDTH: gl.constexpr = BLOCK_N + BESIDE_N
     PART: gl.constexpr = GROUP if PARTS == 2 else 0
@@ -119,17 +174,20 @@ def multiply_tiles(
     FLYING: gl.constexpr = 2 if BESIDE_N > 0 else 1
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, BLOCK_N, 16])
     BESIDE_SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, max(BESIDE_N, 8), 16])
+    if PAIR == 2:
+        meet()
     if DEPENDENT:
         wait_for_previous()
     # Never added to: the first step of each tile begins new sums.
     sums = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
     beside = gl.zeros([ROWS, max(BESIDE_N, 8)], gl.float32, BESIDE_SUMS)
-    work = tiles_of(M, N, BLOCK_M, WIDTH)
-    programs = gl.num_programs(0)
+    rank = gl.program_id(0) % PAIR
+    work = tiles_of(M, N, BLOCK_M * CLUSTER_M, WIDTH * CLUSTER_N)
+    programs = gl.num_programs(0) // PAIR
     number = FIRST
     turn = 1 - FIRST
-    for index in range(gl.program_id(0) + FIRST * programs, work, EVERY * programs):
-        m, n = corner_of(index, M, N, BLOCK_M, WIDTH, GROUP_M)
+    for index in range(gl.program_id(0) // PAIR + FIRST * programs, work, EVERY * programs):
+        m, n = corner_of(index, rank, M, N, BLOCK_M, WIDTH, GROUP_M, CLUSTER_M, CLUSTER_N)
         stage, parity = place_of(number * k_tiles, STAGES)
         if PARTS == 1:
             # Waiting for a use of a stage is sound only once the use before it has come: a parity tells two uses
@@ -152,6 +210,8 @@ def multiply_tiles(
             else:
                 sums = warpgroup_mma_wait(FLYING, deps=[sums])
             mbarrier.arrive(empty.index(before), pred=step > 0)
+            if PAIR == 2:
+                arrive_there(empty.index(before), 1 - rank, step > 0)
             before = stage
             stage, parity = place_after(stage, parity, STAGES)
         # The other group's instructions queue up behind these.  Where addresses are stored to, ptxas would serialise
@@ -165,6 +225,8 @@ def multiply_tiles(
         if PARTS == 1 and not STORE_BY_DESCRIPTOR:
             mbarrier.arrive(turns.index(1 - GROUP))
         mbarrier.arrive(empty.index(before))
+        if PAIR == 2:
+            arrive_there(empty.index(before), 1 - rank, True)
         if DEPENDENT:  # noqa: SIM102  one of them is known when it is compiled
             if index + programs >= work:
                 let_next_start()
@@ -281,20 +343,23 @@ def chain_specialised_kernel(
     OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, TURNS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
-    ALONE: gl.constexpr,
+    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr,
 ):  # fmt: skip
     """Persistent, operands by tensor descriptor, which fills with zeros beyond the summed k.  ``k_tiles`` is positive.
 
     TURNS: the groups take turns, a tile each.  Else each has half of the rows of every tile.  ALONE: no program has
-    more than one tile, which is then staged in the ring.
+    more than one tile, which is then staged in the ring.  CLUSTER_M, CLUSTER_N: programs of a cluster, 1 x 1, 2 x 1 or
+    1 x 2, in which the launch must come, its number of programs a multiple; tiles of pairs are shared, not TURNS.
     """
     PARTS: gl.constexpr = 1 if TURNS else 2
+    PAIR: gl.constexpr = CLUSTER_M * CLUSTER_N
     dtype: gl.constexpr = a_desc.dtype
     a_ring = gl.allocate_shared_memory(dtype, [STAGES * PARTS] + a_desc.block_type.shape, a_desc.layout)
-    b_ring = gl.allocate_shared_memory(dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
+    columns: gl.constexpr = [STAGES, b_desc.block_type.shape[0] * CLUSTER_M, b_desc.block_type.shape[1]]
+    b_ring = gl.allocate_shared_memory(dtype, columns, b_desc.layout)
     beside_ring = b_ring
     if BESIDE_N > 0:
-        more: gl.constexpr = [STAGES] + b_beside_desc.block_type.shape
+        more: gl.constexpr = [STAGES, b_beside_desc.block_type.shape[0] * CLUSTER_M, b_beside_desc.block_type.shape[1]]
         beside_ring = gl.allocate_shared_memory(dtype, more, b_beside_desc.layout)
     staging_0 = a_ring
     staging_1 = a_ring
@@ -313,28 +378,34 @@ def chain_specialised_kernel(
     turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=PARTS)
+        mbarrier.init(empty.index(stage), count=PARTS * PAIR)
     for group in gl.static_range(2):
         mbarrier.init(turns.index(group), count=1)
     fence_async_shared()
+    if PAIR == 2:
+        publish_barriers()
     gl.warp_specialize(
         [
             (multiply_tiles, (
                 a_ring, b_ring, beside_ring, full, empty, turns, out_desc, out_beside_desc, staging_0, beside_0,
                 out_ptr, M, N, k_tiles, stride_om, stride_on, 0,
                 A_ROWS, B_ROWS, STORE_BY_DESCRIPTOR, DEPENDENT, OUT_LAYOUT, WIDE_OFFSETS, PARTS,
-                BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE,
+                BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE, CLUSTER_M,
+                CLUSTER_N,
             )),
             (multiply_tiles, (
                 a_ring, b_ring, beside_ring, full, empty, turns, out_desc, out_beside_desc, staging_1, beside_1,
                 out_ptr, M, N, k_tiles, stride_om, stride_on, 1,
                 A_ROWS, B_ROWS, STORE_BY_DESCRIPTOR, DEPENDENT, OUT_LAYOUT, WIDE_OFFSETS, PARTS,
-                BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE,
+                BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE, CLUSTER_M,
+                CLUSTER_N,
             )),
             (load_tiles, (
                 a_desc, b_desc, b_beside_desc, a_ring, b_ring, beside_ring, full, empty, M, N, k_tiles,
-                A_ROWS, B_ROWS, DEPENDENT, PARTS, BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES,
+                A_ROWS, B_ROWS, DEPENDENT, PARTS, BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, CLUSTER_M,
+                CLUSTER_N,
             )),
-        ],
-        [GROUP_WARPS, LOADING_WARPS], [GROUP_REGISTERS, LOADING_REGISTERS],
+        ] + ([(idle, ()), (idle, ())] if PAIR == 2 else []),
+        [GROUP_WARPS, LOADING_WARPS] + ([1, 2] if PAIR == 2 else []),
+        [GROUP_REGISTERS, LOADING_REGISTERS] + ([LOADING_REGISTERS, LOADING_REGISTERS] if PAIR == 2 else []),
     )  # fmt: skip

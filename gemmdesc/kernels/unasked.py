@@ -9,11 +9,14 @@ from gemmdesc.kernels.config import SHORT_TILE, UNCOMPARED_CONFIGS, Feature, Ker
 from gemmdesc.kernels.estimate import turns_of
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.slices import Slices
+from gemmdesc.kernels.specialised import SpecialisedConfig
 from gemmdesc.kernels.structure import Structure
 
 
 def compared(structure: Structure, config: KernelConfig) -> bool:
     """Whether a card has compared the bytes of such a kernel with the replay's."""
+    if config.cluster > 1:
+        return False
     large = config.block_m * config.block_n > SHORT_TILE and not config.beside_n
     return not structure.by_descriptor or (
         _pipeline(config) not in _UNCOMPARED and not (config.dependent and large)
@@ -23,6 +26,12 @@ def compared(structure: Structure, config: KernelConfig) -> bool:
 def _pipeline(c: KernelConfig) -> tuple[int, ...]:
     """What a config is but for its features; cheaper than another config, as a choice is made while a caller waits."""
     return c.block_m, c.block_n, c.beside_n, c.block_k, c.num_warps, c.num_stages, c.group_m, c.programs_per_sm
+
+
+def _twin(c: KernelConfig) -> tuple[int | str, ...]:
+    """What a config is but for when it is launched."""
+    own = (c.sharing, c.store_n, c.store_buffers, c.cluster_m, c.cluster_n) if isinstance(c, SpecialisedConfig) else ()
+    return (*_pipeline(c), c.one_launch, *own)
 
 
 _UNCOMPARED = frozenset(_pipeline(c) for c in UNCOMPARED_CONFIGS)
@@ -63,5 +72,5 @@ def pays_unasked(
 
 def without_twins(configs: list[KernelConfig]) -> list[KernelConfig]:
     """Where a dependent config may be picked, not what it is without."""
-    early = {(_pipeline(c), c.one_launch) for c in configs if c.dependent}
-    return [c for c in configs if c.dependent or (_pipeline(c), c.one_launch) not in early]
+    early = {_twin(c) for c in configs if c.dependent}
+    return [c for c in configs if c.dependent or _twin(c) not in early]

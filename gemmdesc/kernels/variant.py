@@ -15,7 +15,8 @@ class Variant:
 
     ``loaded`` is the type behind its input pointers or descriptors, ``loaded_b`` that of B's where it is another one,
     ``stored`` that behind its output.  ``fp_fusion``: whether the compiler may contract a multiplication and an
-    addition.  ``dependent``: whether it may start while the kernel before it ends.
+    addition.  ``dependent``: whether it may start while the kernel before it ends.  ``cluster``: programs of a cluster,
+    which is how it must be launched; Triton's own launcher does not do so.
     """
 
     kernel: str
@@ -27,3 +28,4 @@ class Variant:
     fp_fusion: bool = True
     loaded_b: DType | None = None
     dependent: bool = False
+    cluster: int = 1

@@ -36,24 +36,29 @@ def _variant(
         "DEPENDENT": config.dependent, "OUT_LAYOUT": store[1].value, "WIDE_OFFSETS": store[2], "TURNS": config.turns,
         "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BESIDE_N": config.beside_n, "BLOCK_K": config.block_k,
         "GROUP_M": config.group_m, "STAGES": config.num_stages, "STORE_N": config.piece(stored.itemsize),
-        "STORE_BUFFERS": config.store_buffers, "ALONE": config.alone,
+        "STORE_BUFFERS": config.store_buffers, "ALONE": config.alone, "CLUSTER_M": config.cluster_m,
+        "CLUSTER_N": config.cluster_n,
     }  # fmt: skip
     return Variant(
         kernel=Structure.CHAIN_SPECIALISED.value, loaded=loaded, stored=stored, constants=tuple(constants.items()),
-        num_warps=config.num_warps, num_stages=config.num_stages, dependent=config.dependent,
+        num_warps=config.num_warps, num_stages=config.num_stages, dependent=config.dependent, cluster=config.cluster,
     )  # fmt: skip
 
 
 def boxes_of(constants: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Rows and columns of the box of each tensor descriptor of a variant, as its matrix is stored."""
+    """Rows and columns of the box of each tensor descriptor of a variant, as its matrix is stored.
+
+    Where two programs load B for both, each loads half of the lines.
+    """
     rows, k, n, beside = (constants[name] for name in ("BLOCK_M", "BLOCK_K", "BLOCK_N", "BESIDE_N"))
     rows = rows if constants["TURNS"] else rows // 2
+    half = constants["CLUSTER_M"]
     boxes = {
         "a_desc": (rows, k) if constants["A_ROWS"] else (k, rows),
-        "b_desc": (k, n) if constants["B_ROWS"] else (n, k),
+        "b_desc": (k // half, n) if constants["B_ROWS"] else (n // half, k),
     }
     if beside:
-        boxes["b_beside_desc"] = (k, beside) if constants["B_ROWS"] else (beside, k)
+        boxes["b_beside_desc"] = (k // half, beside) if constants["B_ROWS"] else (beside // half, k)
     if constants["STORE_BY_DESCRIPTOR"]:
         piece = constants["STORE_N"]
         boxes["out_desc"] = (rows, piece)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.choose import KernelChoice, choose_kernel
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel, configs_of
 from gemmdesc.kernels.config import Feature
 from gemmdesc.kernels.specialised import SpecialisedConfig
 from gemmdesc.kernels.structure import Structure
@@ -25,6 +25,8 @@ TWO_LAUNCHES = "two_launches"
 PLAIN = "plain"
 #: Whole chains by warps that each do one thing, which nothing picks unasked.
 SPECIALISED = Structure.CHAIN_SPECIALISED.value
+#: The same where pairs of programs load what they share once.
+CLUSTERED = "clustered"
 #: What is timed when nothing else is asked for: each feature alone, and what they come to together.
 USUAL = (
     TWO_LAUNCHES, PLAIN, "one_launch", "narrow", "dependent", "one_launch+narrow", "one_launch+narrow+dependent",
@@ -37,12 +39,12 @@ def features_named(name: str) -> frozenset[Feature]:
     Raises:
         InvalidInputError: it is none of these.
     """
-    if name in (TWO_LAUNCHES, PLAIN, SPECIALISED):
+    if name in (TWO_LAUNCHES, PLAIN, SPECIALISED, CLUSTERED):
         return frozenset()
     known = {f.value: f for f in Feature}
     parts = name.split("+")
     if not set(parts) <= set(known) or len(set(parts)) < len(parts):
-        words = ", ".join((TWO_LAUNCHES, *known, PLAIN, SPECIALISED))
+        words = ", ".join((TWO_LAUNCHES, *known, PLAIN, SPECIALISED, CLUSTERED))
         raise InvalidInputError(f"configs must be some of {words}, joined by + where several hold (got {name!r})")
     return frozenset(known[part] for part in parts)
 
@@ -71,8 +73,10 @@ def scheduled(plan: Plan, name: str, card: CardArithmetic) -> KernelChoice | Non
     structure = Structure.CHAIN_WIDE if Feature.WIDE in features else None
     if isinstance(wanted, Declined) or not isinstance(plan.kernel, KernelChoice):
         return None
-    if name == SPECIALISED:
-        own = choose_kernel(wanted, plan.meta, card, structure=Structure.CHAIN_SPECIALISED)
+    if name in (SPECIALISED, CLUSTERED):
+        configs = tuple(c for c in configs_of(Structure.CHAIN_SPECIALISED) if c.cluster > 1)
+        of = configs if name == CLUSTERED else None
+        own = choose_kernel(wanted, plan.meta, card, structure=Structure.CHAIN_SPECIALISED, configs=of)
         return own if isinstance(own, KernelChoice) else None
     choice = choose_kernel(wanted, plan.meta, card, structure=structure, unasked=features)
     if not isinstance(choice, KernelChoice) or features_of(choice.structure, choice.config) != features:
@@ -96,4 +100,5 @@ def in_a_word(kernel: Choice) -> str:
     tile = f"{c.block_m}x{c.columns}x{c.block_k}, {c.num_warps} warps, {c.num_stages} stages"
     packed, dependent = " packed" if kernel.packing else "", ", dependent" if c.dependent else ""
     shared = f", {c.sharing}" if isinstance(c, SpecialisedConfig) else ""
-    return f"{kernel.structure.value}{packed} {tile}{shared}{dependent}"
+    clustered = f", cluster {c.cluster_m}x{c.cluster_n}" if isinstance(c, SpecialisedConfig) and c.cluster > 1 else ""
+    return f"{kernel.structure.value}{packed} {tile}{shared}{clustered}{dependent}"
