@@ -131,8 +131,9 @@ def test_eight_columns_beside_want_a_b_along_k_and_steps_are_counted_in_32_bits(
 
 def test_a_tile_is_alone_where_no_multiprocessor_has_two() -> None:
     for config in (c for c in SPECIALISED_CONFIGS if c.alone):
+        high, wide = (11, 12) if config.cluster_n == 2 else (12, 11)
         for more, fits in ((0, True), (1, False)):
-            at = meta(config.block_m * 12, config.columns * 11 + more, 64, "rcr")
+            at = meta(config.block_m * high, config.columns * wide + more, 64, "rcr")
             choice = choose_kernel(desc(64), at, HOPPER, structure=SPECIALISED, config=config)
             assert isinstance(choice, KernelChoice) is fits
             if isinstance(choice, KernelChoice):
@@ -172,7 +173,7 @@ def test_what_is_chosen_is_among_the_variants(layouts: str, stored: DType, sizes
         if isinstance(choice, KernelChoice):
             assert set(variants_of(choice)) <= BOUND
             tried += 1
-    assert tried >= len(configs_of(SPECIALISED)) - 2
+    assert tried >= len(configs_of(SPECIALISED)) - 4
 
 
 @pytest.mark.parametrize(("layouts", "described"), [("rcr", True), ("ccr", True), ("rrc", False)])
