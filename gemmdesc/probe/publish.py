@@ -13,7 +13,7 @@ from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.comparisons import FEWEST_COMPARED, chosen_answers, standing
 from gemmdesc.probe.facets import FACETS, Kind
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex, Solved
-from gemmdesc.probe.sampling import draw_problem, name_of
+from gemmdesc.probe.sampling import name_of
 from gemmdesc.probe.trials import Verified
 from gemmdesc.problem import ANSWER_ATTRIBUTES, DeviceId, Epilogue, GemmProblem, LibraryId, ScalarClass
 from gemmdesc.profiles import (
@@ -116,10 +116,10 @@ class _Seen:
 def _row(findings: Findings, row: Row, answers: Sequence[AnswerKey]) -> ProfileRow:
     options, tally = findings.options, findings.tally
     numbers = [tally.numbers[a][0] for a in answers] + [n for a in answers[:8] for n in tally.numbers[a]]
-    problems = tuple(draw_problem(options.scope, options.seed, n) for n in dict.fromkeys(numbers))
+    problems = tuple(findings.source.problem(n) for n in dict.fromkeys(numbers))
     rule = row.solved.rule
     compared = () if rule is None else tuple(findings.comparisons.of(answers, tally.numbers, rule))
-    due = chosen_answers(answers, tally.counts, options.compared_answers)
+    due = chosen_answers(answers, tally.counts, options.compared_answers, tally.given)
     seen = _Seen(problems=problems, compared=compared, answers=tuple(answers), due=due)
     evidence = _evidence(findings, row, seen)
     key = RowKey(family=family_of(problems[0]), answer=_named(row.key))
@@ -151,7 +151,7 @@ def _all_scalar(findings: Findings, row: Row) -> bool:
 
 def _evidence(findings: Findings, row: Row, seen: _Seen) -> Evidence:
     verdicts = Counter(v.verdict for v in seen.compared)
-    verified = standing(seen.compared, seen.due).verified
+    verified = standing(seen.compared, seen.due, findings.tally.given).verified
     outcomes = [findings.outcomes[c] for c in row.classes if c in findings.outcomes]
     names = sorted({n for v in seen.compared for n in v.kernels})[:_NAMES_KEPT]
     splits = [max(1, a.attribute("splitk_num") or 0) for a in seen.answers]
