@@ -20,7 +20,13 @@ from gemmdesc.cli.output import (
     print_table,
     wants_json,
 )
-from gemmdesc.cli.serving import campaign_folder, identity_with_digest, known_rows, serving_profile
+from gemmdesc.cli.serving import (
+    campaign_folder,
+    identity_with_digest,
+    known_refutations,
+    known_rows,
+    serving_profile,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -188,7 +194,6 @@ def measure_kinds(
     """
     from gemmdesc.probe.facets import Kind
     from gemmdesc.probe.offline import kind_folder
-    from gemmdesc.probe.refutations import read_refutations
     from gemmdesc.probe.workers import ProcessPool
     from gemmdesc.profiles import publish, user_folder
 
@@ -198,7 +203,7 @@ def measure_kinds(
     with ProcessPool(opener, workers) as pool:
         library, device = identity_with_digest(pool.library), pool.library.device
         base = serving_profile(device, library, out)
-        known = [r for path in places.refuted for r in read_refutations(path, library, device)]
+        known = known_refutations(base, places.refuted, library, device)
         for name, options in plans.items():
             prior = () if name == Kind.PLAIN.value else known_rows(device, library, out, options.scope.kind)
             kept = kind_folder(records or campaign_folder(device, library, options.seed), name)

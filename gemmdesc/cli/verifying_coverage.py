@@ -213,9 +213,8 @@ def print_coverage(data: dict[str, Any]) -> None:
         title = "shapes whose row has changed since, not done again yet"
         print_table(title, ("family", "shapes"), list(data["stale"].items()))
     if data["refuted"]:
-        columns = ("row", "different", "equal", "told apart by")
         wrong = [(r["row"], r["different"], r["equal"], "; ".join(r["separations"])) for r in data["refuted"]]
-        print_table("rows that shapes refute", columns, wrong)
+        print_table("rows that shapes refute", ("row", "different", "equal", "told apart by"), wrong)
     for title in ("by_family_and_regime", "sessions"):
         if data[title]:
             names = tuple(name.replace("_", " ") for name in data[title][0])

@@ -32,7 +32,7 @@ from gemmdesc.profiles.lookup import (
 from gemmdesc.profiles.merge import merge_profiles, profile_to_join, publish
 from gemmdesc.profiles.promotion import Compared, promoted
 from gemmdesc.profiles.published import left_out, published_profiles, published_rows
-from gemmdesc.profiles.refuting import RowTested, refuted
+from gemmdesc.profiles.refuting import RowTested, refuted, refuted_examples
 from gemmdesc.profiles.schema import (
     PLAIN,
     SCHEMA_VERSION,
@@ -105,6 +105,7 @@ __all__ = [
     "published_rows",
     "read_profile",
     "refuted",
+    "refuted_examples",
     "rule_differences",
     "user_folder",
     "write_profile",

@@ -45,6 +45,15 @@ def refuted(profile: Profile, tested: Mapping[RowKey, RowTested], *, command: st
     return replace(profile, metadata=metadata, rows=rows)
 
 
+def refuted_examples(profile: Profile) -> tuple[Example, ...]:
+    """One problem of every row that was refuted, on which the rule that it had gave other bytes than the library."""
+    return tuple(
+        row.evidence.example
+        for row in profile.rows
+        if isinstance(row.outcome, DeclineOutcome) and row.evidence.mismatches
+    )
+
+
 def _held(row: ProfileRow, tested: RowTested) -> ProfileRow:
     if not isinstance(row.outcome, RuleOutcome):
         return row
