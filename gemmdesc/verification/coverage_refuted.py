@@ -27,6 +27,8 @@ from gemmdesc.verification.records import Outcome
 _ASKED_EQUAL = 200
 #: Values of one thing up to which they are told apart one by one; more are told apart by size.
 _FEW_VALUES = 12
+#: Numbers that tell by how large they are alone.
+_SIZES = ("m", "n", "k", "max(m, n)", "m * n", "grid_x", "grid_y", "grid_z", "splitk_num")
 #: Shapes of one row that are kept for a campaign to learn from.
 _OF_A_ROW = 16
 
@@ -178,7 +180,7 @@ def separations_of(
 
 def _told(name: str, equal: set[int | str], different: set[int | str]) -> str:
     numbers = [sorted(v for v in values if isinstance(v, int)) for values in (equal, different)]
-    if all(numbers) and len(equal) + len(different) > _FEW_VALUES:
+    if all(numbers) and (name in _SIZES or len(equal) + len(different) > _FEW_VALUES):
         (low, high), (least, most) = ((v[0], v[-1]) for v in numbers)
         if high < least:
             return f"{name}: at least {least} where different, at most {high} where equal"
