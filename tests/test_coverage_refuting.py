@@ -41,6 +41,7 @@ from gemmdesc.profiles import (
     Profile,
     RowTested,
     RuleOutcome,
+    audit,
     index_profile,
     lookup,
     refuted,
@@ -225,6 +226,7 @@ def test_a_row_with_a_shape_that_differs_declines_and_others_count_theirs(tmp_pa
     p, answer = row.evidence.example.problem, row.evidence.example.answer
     assert lookup(index_profile(made), p, answer) == row.outcome.declined
     assert refuted_examples(made) == (row.evidence.example,)
+    assert audit(made) == audit(wrong)
     deciding = Deciding(wrong)
     for old, new in zip(wrong.rows, made.rows, strict=True):
         if old.key == row.key:
