@@ -14,6 +14,7 @@ import pytest
 from gemmdesc.descriptor import FusedDot, GEMMDesc
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import CampaignError, Declined, InvalidInputError
+from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.operands import Family
 from gemmdesc.probe import scan, verification
 from gemmdesc.probe.campaign import Campaign, Findings, Options
@@ -32,13 +33,14 @@ from gemmdesc.probe.refutations import (
 )
 from gemmdesc.probe.sampling import Regime, Scope, scope_of_kind
 from gemmdesc.probe.workers import InProcess
-from gemmdesc.problem import GemmProblem, dense_problem
+from gemmdesc.problem import AlgoConfig, GemmProblem, KernelNode, Launch, Transpose, dense_problem
 from gemmdesc.profiles import (
     Compared,
     Deciding,
     DeclineOutcome,
     Level,
     Profile,
+    ProfileRow,
     RowTested,
     RuleOutcome,
     audit,
@@ -53,7 +55,7 @@ from gemmdesc.verification.coverage_refuted import Found, find_refuted, separati
 from gemmdesc.verification.coverage_rows import Rows, Taken
 from gemmdesc.verification.coverage_summary import Coverage, coverage_summary, read_coverage
 from gemmdesc.verification.draws import draws_of
-from gemmdesc.verification.hidden import DTYPE, hidden_library, hide
+from gemmdesc.verification.hidden import DTYPE, hidden_library, hide, same_rule
 from gemmdesc.verification.kind_draws import kind_operands, operand_seed, problem_of
 from gemmdesc.verification.kinds import verify_kind
 from tests.kind_profiles import bench_of, profile_of
@@ -475,3 +477,53 @@ def test_a_given_problem_is_compared_before_its_row_is_served(misled: tuple[Path
     assert isinstance(after.outcome, DeclineOutcome)
     assert "equal 62; 1 of 57 answers not compared in full" in after.outcome.declined.reason
     assert [r for r in made.rows if r is not after] == [r for r in wrong.rows if r is not before]
+
+
+@pytest.mark.slow
+def test_a_kernel_of_fewer_lanes_beyond_what_the_scan_met_is_learned_from_its_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One answer is two kernels by the sizes of D, and no problem of the campaign's own launches the second."""
+    monkeypatch.setattr(scan, "BLOCK_QUERIES", 100)
+    monkeypatch.setattr(verification, "ROW_PROBLEMS", 8)
+    hidden = lanes_of("strided(count=2, unit=floordiv(32, block_y))")
+
+    def launch(p: GemmProblem, answer: AlgoConfig) -> Launch:
+        block = (32, 8 if max(p.m, p.n) <= 128 else 16, 1)
+        kernel = KernelNode(name="gemv", grid=(1, 1, 1), block=block, cluster=(1, 1, 1), shared_bytes=0)
+        return Launch(kernels=(kernel,))
+
+    library = SimulatedLibrary(
+        identity=IDENTITY, device=DEVICE, heuristic=lambda p: sample_answer(), rules=lambda p, x: hidden,
+        launches=launch,
+    )  # fmt: skip
+    options = Options(scope=SMALL, target_unseen=0.5, first_blocks=1, most_queries=100)
+
+    def row_of(given: tuple[Refutation, ...]) -> ProfileRow:
+        found = Campaign(InProcess(library), options, tmp_path, lambda *_: None, refuted=given).run()
+        (row,) = make_profile(found, DEVICE, IDENTITY, command="c", date="2026-12-01").rows
+        return row
+
+    assert row_of(()).outcome == RuleOutcome(rule=lanes_of("strided(count=2, unit=4)"))
+    wide = [dense_problem(m, n, k, DType.FLOAT16, transa=t) for m, n, k, t in WIDE]
+    row = row_of(tuple(Refutation(problem=p, answer=sample_answer()) for p in wide))
+    assert row.evidence.level is Level.VERIFIED
+    assert isinstance(row.outcome, RuleOutcome)
+    for problem in (*wide, row.evidence.example.problem, dense_problem(5, 6, 900, DType.FLOAT16)):
+        answer = sample_answer()
+        assert same_rule(row.outcome.rule, hidden, problem, answer, launch(problem, answer))
+    # Not what it had before, by the same measure.
+    assert not same_rule(lanes_of("strided(count=2, unit=4)"), hidden, wide[0], answer, launch(wide[0], answer))
+
+
+#: m, n, k, and how A is stored, of problems with a longer side than any of the campaign's.
+WIDE = ((300, 7, 200, Transpose.N), (513, 9, 333, Transpose.T), (7, 700, 150, Transpose.N))
+
+
+def lanes_of(layout: str) -> Rule:
+    """A CUDA-core rule of one cut."""
+    return parse_rule(
+        f"gemm(a_dtype=float16, b_dtype=float16, output_dtype=float16, summed_k=k, cuts=[cut(layout={layout}, "
+        "partial_dtype=float32, merge_dtype=float32, start=first)], accumulator=accumulator(instruction_k=1, "
+        "residue=residue_last(), step=scalar_step(fused=True, start=zero)), epilogue=[])"
+    )
