@@ -2,16 +2,18 @@
 
     PYTHONPATH=. python scripts/bench_gemm.py measure OUT [--earlier DIR ...] [--seconds 300] [--shard 0/1] [--runs 1]
                  [--parts model,decode,...] [--configs usual] [--compiled 8] [--only-compiled] [--rounds 7] [--seed 0]
-                 [--rehearse]
-    PYTHONPATH=. python scripts/bench_gemm.py summary OUT [--earlier DIR ...] [--parts ...] [--dropped]
+                 [--untuned] [--rehearse]
+    PYTHONPATH=. python scripts/bench_gemm.py summary OUT [--earlier DIR ...] [--parts ...] [--dropped] [--untuned]
     PYTHONPATH=. python scripts/bench_gemm.py list
 
 ``measure`` is one session: ten control products, then shapes of the shard that lack a run in the sessions of OUT and of
 ``--earlier``, sets in turn, until the time is over, then the control again.  OUT/<name>.speed.jsonl has a line for each
 shape, written when it is timed: state, kernel, medians and quartiles of each call, the least that it can take.  A
 session whose control moved by more than 2% is dropped, and its shapes are timed again by the next.  Ours is what a
-caller gets: the model's choice, or that of a tuned table if one is found.  Exits 1 where bytes differ, 3 where shapes
-are left.
+caller gets: the model's choice, or that of a tuned table if one is found; a row's ``tuned`` says which (exact, class or
+nothing).  Exits 1 where bytes differ, 3 where shapes are left.
+``--untuned``: as if there were no table.  Sessions of either kind may lie in one folder: neither counts for the other,
+so that ``summary`` and ``summary --untuned`` give each group's mean with and without the table.
 
 ``--configs``: also time other schedules of plain 16-bit products where they apply, bytes first; names between commas,
 ``two_launches``, ``plain``, or ``one_launch``, ``narrow``, ``dependent``, ``wide``, joined by + where several hold;
@@ -31,12 +33,13 @@ import csv
 import json
 import sys
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from gemmdesc.errors import GemmdescError
-from gemmdesc.speed.journal import read_sessions
+from gemmdesc.speed.journal import Session, read_sessions
 from gemmdesc.speed.measuring import State
 from gemmdesc.speed.plot import plot_ratios
 from gemmdesc.speed.rehearsal import RehearsalDevice
@@ -57,9 +60,14 @@ def wanted(options: argparse.Namespace) -> tuple[SpeedShape, ...]:
     return speed_shapes(options.parts.split(","))
 
 
+def sessions_of(options: argparse.Namespace, folders: Iterable[Path]) -> tuple[Session, ...]:
+    """Those of ``folders`` with tuned tables, or with ``--untuned`` those without."""
+    return tuple(s for s in read_sessions(folders) if s.untuned is options.untuned)
+
+
 def measure(options: argparse.Namespace) -> int:
     folders = [options.out, *options.earlier]
-    earlier = read_sessions(folders)
+    earlier = sessions_of(options, folders)
     index, _, count = options.shard.partition("/")
     compiled, schedules = options.compiled, schedules_named(options.configs)
     if compiled is None:
@@ -76,8 +84,8 @@ def measure(options: argparse.Namespace) -> int:
         from gemmdesc.speed.card import CudaDevice, require_gpu
 
         require_gpu()
-        device = CudaDevice(seed=options.seed, schedules=schedules)
-    about = {"command": command_line(), "date": f"{now:%Y-%m-%d}"}
+        device = CudaDevice(seed=options.seed, schedules=schedules, untuned=options.untuned)
+    about = {"command": command_line(), "date": f"{now:%Y-%m-%d}", "untuned": options.untuned}
     began = time.monotonic()
 
     def report(text: str, done: int, total: int) -> None:
@@ -87,7 +95,7 @@ def measure(options: argparse.Namespace) -> int:
         done = run_session(device, plan, options.out, name, about, earlier, report)
     finally:
         device.close()
-    sessions = read_sessions(folders)
+    sessions = sessions_of(options, folders)
     left = remaining(plan, sessions)
     own = next((s for s in sessions if s.name == name), None)
     if own is not None:
@@ -103,7 +111,7 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def summary(options: argparse.Namespace) -> int:
-    sessions = read_sessions([options.out, *options.earlier])
+    sessions = sessions_of(options, [options.out, *options.earlier])
     collected = Collected(wanted(options), sessions, dropped=options.dropped)
     write_rows(collected, options.out / "speed.parquet")
     found = claims(collected, command_line())
@@ -115,7 +123,7 @@ def summary(options: argparse.Namespace) -> int:
         print(f"{session.name}: {session.dropped}{', used all the same' if options.dropped else ', dropped'}")
     for name, group in found[0]["by_group"].items():
         words = "met" if group["met"] else "not met"
-        over = f"over {group['timed']} of {group['shapes']}"
+        over = f"over {group['timed']} of {group['shapes']}" + (f", {group['tuned']} tuned" if group["tuned"] else "")
         mean = "nothing timed" if group["geomean"] is None else f"{group['geomean']:.3f}"
         print(f"{name}: {mean} {over}, bar {group['bar']:.3f} {words}")
     for reason, by_part in found[0]["declined"].items():
@@ -158,6 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
         if name == "list":
             continue
         command.add_argument("out", type=Path)
+        command.add_argument("--untuned", action="store_true", help="without tuned tables, and of sessions without")
         command.add_argument("--earlier", type=Path, action="append", default=[], help="a folder of earlier sessions")
         if name == "summary":
             command.add_argument("--dropped", action="store_true", help="use sessions that are dropped, too")

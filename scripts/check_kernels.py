@@ -48,7 +48,7 @@ CARD = CardArithmetic(
 )
 TORCH_NAMES = {DType.FLOAT16: "float16", DType.BFLOAT16: "bfloat16", DType.FLOAT32: "float32"}
 #: Powers of two that the operands spread over, so that a wrong order shows.
-SPREAD = {DType.FLOAT16: 6, DType.BFLOAT16: 30}
+SPREAD = {DType.FLOAT16: 6, DType.BFLOAT16: 30, DType.FLOAT32: 30}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,9 @@ def operands(case: Case, seed: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
     a, b = draw(case.m, case.k), draw(case.k, case.n)
     if case.m >= 32:
-        sign, infinity = 0x8000, 0x7C00 if dtype is DType.FLOAT16 else 0x7F80
+        form = dtype.format
+        sign = 1 << (form.storage_bits - 1)
+        infinity = sign - (1 << form.fraction_bits)
         a[0] = sign
         a[1, case.k // 2] = infinity + 1
         a[2, case.k - 1] = infinity

@@ -20,7 +20,7 @@ from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.competing import TunableChoice, competing
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.plan.cards import card_arithmetic
-from gemmdesc.tuning.card import CardTrial
+from gemmdesc.tuning.card_trial import CardTrial
 from gemmdesc.verification import combinations as sweeping
 from gemmdesc.verification.combinations import Combination, Swept, combinations, sweep_point
 from tests.interpreted_kernels import patch_interpreter

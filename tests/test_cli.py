@@ -17,7 +17,7 @@ from gemmdesc.cli.output import Progress
 from gemmdesc.dtypes import DType
 from gemmdesc.golden import Golden, Provenance, write_golden
 from gemmdesc.plain import to_plain
-from gemmdesc.profiles import index_profile, profile_path, write_profile
+from gemmdesc.profiles import DeclineOutcome, index_profile, profile_path, read_profile, write_profile
 from gemmdesc.rule import Rule
 from gemmdesc.verification.hidden import hidden_library, hide
 from gemmdesc.verification.recording import Options as RecordingOptions
@@ -337,6 +337,60 @@ def test_verify_covers_a_family_and_resumes(own_folders: Path, tmp_path: Path) -
     differing = run(*arguments, "float16=12", "--folder", tmp_path / "d")
     assert differing.exit_code == 1, differing.output
     assert "mismatches" in differing.stdout
+
+
+def test_coverage_writes_the_profile_without_the_rows_that_it_refutes(own_folders: Path, tmp_path: Path) -> None:
+    def one_wrong(number: int, rule: Rule) -> Rule:
+        return coarse(number, rule) if number == 1 else rule
+
+    served = put(hidden_profile(HIDDEN, one_wrong), own_folders)
+    before = served.read_bytes()
+    arguments = ("verify", "--replay", "--library", f"simulated:{SEED}", "--draws", 2, "--workers", 1, "--folder",
+                 tmp_path / "v", "--coverage", "float16=40", "--json")  # fmt: skip
+    applied = tmp_path / "applied" / served.name
+    result = run(*arguments, "--apply", applied)
+    assert result.exit_code == 1, result.output
+    data = json.loads(result.stdout)
+    (row,) = data["refuted"]
+    assert 0 < row["different"] == data["total"]["different"] < 40
+    assert f"{applied}: 1 rows refuted, " in result.stderr
+    assert [p.read_bytes() for p in own_folders.rglob("*.parquet")] == [before]
+    outcomes = [r.outcome for r in read_profile(applied).rows]
+    assert sum(isinstance(o, DeclineOutcome) for o in outcomes) == 1
+    # The same folder goes on with what was applied: the row's shapes decline, the others stay.
+    put(read_profile(applied), own_folders)
+    again = run(*arguments)
+    assert again.exit_code == 0, again.output
+    after = json.loads(again.stdout)
+    assert after["total"]["declined"] == row["different"] + row["equal"]
+    assert (after["total"]["different"], after["stale"], after["refuted"]) == (0, {}, [])
+    assert after["sessions"][1]["shapes"] == after["total"]["declined"]
+    lines = [json.loads(x) for x in (tmp_path / "v" / "refuted.jsonl").read_text().splitlines()]
+    assert 0 < len(lines) <= row["different"]
+    assert {x["row"] for x in lines} == {row["row"]}
+    # As it was: its records hold again, and nothing is refuted twice.
+    put(hidden_profile(HIDDEN), own_folders)
+    right = run(*arguments)
+    assert (right.exit_code, json.loads(right.stdout)["total"]["equal"]) == (0, 40)
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert run(*arguments, "--apply", blocked / "x").exit_code == 2
+    for wrong in (("--apply", applied), ("--former", applied)):
+        assert run("verify", "--replay", "--library", f"simulated:{SEED}", "--shapes", 9, *wrong).exit_code == 2
+    assert run(*arguments, "--former", blocked).exit_code == 2
+
+
+def test_probe_refuses_refutations_of_another_library(own_folders: Path, tmp_path: Path) -> None:
+    path = tmp_path / "refuted.jsonl"
+    path.write_text('{"library":["13.1.0","x"],"device":"sm_90-132"}\n')
+    result = run(
+        "probe", "--library", "simulated:1", "--out", own_folders, "--workers", 1, "--campaign", tmp_path / "c",
+        "--refuted", path,
+    )  # fmt: skip
+    assert result.exit_code == 2
+    assert "refuted must be of" in result.stderr
+    assert not (tmp_path / "c").exists()
+    assert not own_folders.exists()
 
 
 def test_power(own_folders: Path, tmp_path: Path) -> None:

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gemmdesc.descriptor import FusedDot, GEMMDesc
+from gemmdesc.errors import Declined
 from gemmdesc.probe.workers import InProcess, ProcessPool
+from gemmdesc.profiles import (
+    Deciding,
+    Level,
+    Profile,
+    ProfileRow,
+    RuleOutcome,
+    index_profile,
+    lookup,
+    refuted,
+    write_profile,
+)
 from gemmdesc.verification import kind_kernels
 from gemmdesc.verification.coverage import (
     FAMILIES,
@@ -21,7 +36,9 @@ from gemmdesc.verification.coverage import (
     family_scope,
     run_coverage,
 )
-from gemmdesc.verification.coverage_summary import coverage_summary, read_coverage
+from gemmdesc.verification.coverage_refuted import Found, find_refuted
+from gemmdesc.verification.coverage_rows import Rows, Taken
+from gemmdesc.verification.coverage_summary import Coverage, coverage_summary, read_coverage
 from gemmdesc.verification.gpu import GpuBench, GpuBenchFactory
 from gemmdesc.verification.kind_kernels import compile_kernels, kernels_needed, verify_kernels, verify_widely
 from gemmdesc.verification.large_turns import LargeTurns
@@ -83,6 +100,61 @@ def test_several_processes_share_a_card_and_a_second_session_goes_on(bench: GpuB
     assert done == 0
     assert [len(found.of("float16", r.value)) for r in REGIMES] == [20] * len(REGIMES)
     assert coverage_summary(found)["mismatches"] == []
+
+
+def test_a_wrong_row_is_refuted_and_its_shapes_alone_come_again(bench: GpuBench, tmp_path: Path) -> None:
+    assert bench.index is not None
+    right, options = bench.index.profile, CoverageOptions(shapes={"float16": 120}, seed=6, draws=4)
+    scopes = {"float16": family_scope("float16")}
+
+    def covered(served: GpuBench, profile: Profile) -> tuple[int, Coverage, Found]:
+        rows = Rows(now=Taken.on(profile, Level.VERIFIED, scopes))
+        workers = InProcess(served)
+        done = run_coverage(workers, scopes, options, tmp_path, {}, lambda *_: None, tasks(tmp_path), rows=rows)
+        coverage = read_coverage([tmp_path])
+        return done, coverage, find_refuted(workers, coverage, tmp_path, rows.now.deciding, scopes, options)
+
+    done, whole, found = covered(bench, right)
+    assert (done, found.refuted, found.refutations) == (120, (), ())
+    deciding = Deciding(right)
+    counts = Counter(c.row for c in whole.of() if c.outcome == "equal" and fuses(deciding.rows[c.row]))
+    word, shapes = counts.most_common(1)[0]
+    wrong = replace(right, rows=tuple(
+        replace(r, outcome=RuleOutcome(rule=r.outcome.rule.restructured(coarse)))
+        if isinstance(r.outcome, RuleOutcome) and r.key == deciding.rows[word].key else r for r in right.rows
+    ))  # fmt: skip
+    path = tmp_path / "wrong.parquet"
+    write_profile(wrong, path)
+    served = GpuBenchFactory(profile=path)()
+    try:
+        done, _, found = covered(served, wrong)
+    finally:
+        served.cublaslt.close()
+    (row,) = found.refuted
+    assert done == shapes == row.equal + row.different
+    assert row.row.key == deciding.rows[word].key
+    assert row.different > 0
+    for one in found.refutations:
+        assert one.launch is not None
+        assert one.launch.kernels
+        assert one.draw is not None
+    made = refuted(wrong, found.tested, command="c", date="2026-12-01")
+    index = index_profile(made)
+    assert {type(lookup(index, r.problem, r.answer)) for r in found.refutations} == {Declined}
+    done, again, _ = covered(bench, right)
+    assert done == shapes
+    assert coverage_summary(again)["total"] == coverage_summary(whole)["total"]
+
+
+def fuses(row: ProfileRow) -> bool:
+    return isinstance(row.outcome, RuleOutcome) and isinstance(row.outcome.rule.structure.accumulator.step, FusedDot)
+
+
+def coarse(desc: GEMMDesc) -> GEMMDesc:
+    step = desc.accumulator.step
+    if not isinstance(step, FusedDot):
+        return desc
+    return replace(desc, accumulator=replace(desc.accumulator, step=replace(step, fraction_bits=8)))
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -327,7 +327,7 @@ def test_default_planners_follow_the_functions(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("GEMMDESC_SAVED_PLANS", str(tmp_path))
     counted = Counted()
 
-    def planner_for(index: int, profiles: Any, *, accept: Any, saved: Path | None) -> Planner:
+    def planner_for(index: int, profiles: Any, *, accept: Any, saved: Path | None, tables: bool) -> Planner:
         if saved is None:
             return Planner(counted.open, lambda device, library: sample_profile(), device_index=index)
         return planner_of(counted, saved)

@@ -94,14 +94,17 @@ class ShapeDefaults:
     layout: str = "nn"
 
 
-def read_shapes(path: Path, defaults: ShapeDefaults) -> tuple[Shape, ...]:
+def read_shapes(path: Path, defaults: ShapeDefaults, sets: Sequence[str] = ()) -> tuple[Shape, ...]:
     """The products that the file at ``path`` lists, without repetitions, in its order.
+
+    ``sets``: only rows whose label is one of these, or begins with one and a space; all rows where there are none.
 
     CSV has a header; JSON is an array, JSONL one value a line, each an object with the same names or an array
     [m, n, k].  Names: m (or tokens), n, k, and, not needed, layout, dtype, out_dtype, model, layer, label.
 
     Raises:
-        InvalidInputError: no such file, another suffix, no row, or a row that is no product; the message has its place.
+        InvalidInputError: no such file, another suffix, no row, a row that is no product, in which case the message has
+            its place, or a set that no row is of.
     """
     if path.suffix not in _SUFFIXES:
         raise InvalidInputError(f"shapes must be a file ending in {', '.join(_SUFFIXES)} (got {path})")
@@ -109,10 +112,18 @@ def read_shapes(path: Path, defaults: ShapeDefaults) -> tuple[Shape, ...]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"shapes must be a readable file ({error}) (got {path})") from None
-    found = [_shape(row, defaults, f"{path.name}, {place}") for place, row in _rows(path, text)]
-    if not found:
+    rows = [(row, _shape(row, defaults, f"{path.name}, {place}")) for place, row in _rows(path, text)]
+    if not rows:
         raise InvalidInputError(f"shapes must list one product at least (got {path}, which lists none)")
-    return tuple(dict.fromkeys(found))
+    missing = [name for name in sets if not any(_is_of(row, (name,)) for row, _ in rows)]
+    if missing:
+        raise InvalidInputError(f"set must be labels of {path.name} (got {', '.join(missing)}, which no row has)")
+    return tuple(dict.fromkeys(shape for row, shape in rows if not sets or _is_of(row, sets)))
+
+
+def _is_of(row: Any, sets: Sequence[str]) -> bool:
+    label = str(row.get("label", "")) if isinstance(row, dict) else ""
+    return any(label == name or label.startswith(f"{name} ") for name in sets)
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:

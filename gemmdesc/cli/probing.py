@@ -20,7 +20,13 @@ from gemmdesc.cli.output import (
     print_table,
     wants_json,
 )
-from gemmdesc.cli.serving import campaign_folder, identity_with_digest, known_rows, serving_profile
+from gemmdesc.cli.serving import (
+    campaign_folder,
+    identity_with_digest,
+    known_refutations,
+    known_rows,
+    serving_profile,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from gemmdesc.probe.campaign import Findings, Options
     from gemmdesc.probe.class_solver import Report
     from gemmdesc.probe.projection import Row
+    from gemmdesc.probe.refutations import Refutation
     from gemmdesc.probe.workers import Workers
     from gemmdesc.profiles import Profile
 
@@ -62,6 +69,10 @@ def probe(
     from_observations: Annotated[
         Path | None, typer.Option(help="Instead: infer again, offline, from a campaign's folder; --out: its profile.")
     ] = None,
+    refuted: Annotated[
+        list[Path] | None,
+        typer.Option(help="Shapes that verify --coverage found different (its refuted.jsonl), to be learned from."),
+    ] = None,
     json: JsonOption = False,
 ) -> int:
     """Find out which arithmetic a library does on this card, verify it, and write the profile; resumes by itself."""
@@ -77,7 +88,7 @@ def probe(
             name: options_for(opener, quick=quick, target=target, seed=seed, cuda_cores=not tensor_cores, kind=name)
             for name in chosen_kinds(kind or ["plain"])
         }
-        places = Places(records=campaign, profiles=out)
+        places = Places(records=campaign, profiles=out, refuted=tuple(refuted or ()))
         reports = measure_kinds(opener, plans, workers or default_workers(), places, progress, seconds)
     if wanted:
         print_json(reports[0].plain() if len(reports) == 1 else [r.plain() for r in reports])
@@ -161,10 +172,11 @@ def measure(
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """The folders of all records and of profiles; the usual ones where None."""
+    """The folders of all records and of profiles; the usual ones where None.  ``refuted``: files to learn from."""
 
     records: Path | None = None
     profiles: Path | None = None
+    refuted: tuple[Path, ...] = ()
 
 
 def measure_kinds(
@@ -177,6 +189,7 @@ def measure_kinds(
 
     Raises:
         ProfileError: the profile to join is of another card or build of the library; nothing is asked or written.
+        InvalidInputError: so is a file of refuted shapes, or it holds none.
         CampaignError: ``seconds`` are over; kinds that ended are published, and what else was learned is on disk.
     """
     from gemmdesc.probe.facets import Kind
@@ -190,11 +203,12 @@ def measure_kinds(
     with ProcessPool(opener, workers) as pool:
         library, device = identity_with_digest(pool.library), pool.library.device
         base = serving_profile(device, library, out)
+        known = known_refutations(base, places.refuted, library, device)
         for name, options in plans.items():
             prior = () if name == Kind.PLAIN.value else known_rows(device, library, out, options.scope.kind)
             kept = kind_folder(records or campaign_folder(device, library, options.seed), name)
             progress.say(f"{name}: cuBLASLt {library.version} on {device.name or device.folder}; records in {kept}")
-            measured, findings = _campaign(pool, options, kept, report, prior)
+            measured, findings = _campaign(pool, options, kept, report, prior, known)
             _, path = publish(measured, out or user_folder(), base)
             reports.append(Measurement(profile=measured, findings=findings, path=path))
     return reports
@@ -217,15 +231,16 @@ def _until(report: Report, seconds: float) -> Report:
 
 
 def _campaign(
-    workers: Workers, options: Options, folder: Path, report: Report, prior: Sequence[Row] = ()
-) -> tuple[Profile, Findings]:
+    workers: Workers, options: Options, folder: Path, report: Report, prior: Sequence[Row] = (),
+    refuted: Sequence[Refutation] = (),
+) -> tuple[Profile, Findings]:  # fmt: skip
     from datetime import date
 
     from gemmdesc.probe.campaign import Campaign
     from gemmdesc.probe.publish import make_profile
 
     library, device = identity_with_digest(workers.library), workers.library.device
-    findings = Campaign(workers, options, folder, report, prior).run()
+    findings = Campaign(workers, options, folder, report, prior, refuted).run()
     profile = make_profile(findings, device, library, command=command_line(), date=date.today().isoformat())
     return profile, findings
 

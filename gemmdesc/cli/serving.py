@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gemmdesc.probe.facets import Kind
     from gemmdesc.probe.projection import Row
+    from gemmdesc.probe.refutations import Refutation
     from gemmdesc.problem import DeviceId, LibraryId
     from gemmdesc.profiles import Profile
 
@@ -40,6 +43,25 @@ def known_rows(device: DeviceId, library: LibraryId, out: Path | None, kind: Kin
     )  # fmt: skip
     known = [p for p in (serving, joined) if p is not None and not isinstance(p, Declined)]
     return tuple(row for profile in known for row in prior_of(profile, kind))
+
+
+def known_refutations(
+    serving: Profile | None, files: Sequence[Path], library: LibraryId, device: DeviceId
+) -> tuple[Refutation, ...]:
+    """What a campaign is to learn from: those in ``files``, and the examples of the refuted rows that served so far.
+
+    Raises:
+        InvalidInputError: a file is of another library or card, or holds none.
+    """
+    from gemmdesc.probe.refutations import Refutation, read_refutations
+    from gemmdesc.profiles import refuted_examples
+
+    given = [r for path in files for r in read_refutations(path, library, device)]
+    # A file says more of a problem: which draw showed it.
+    said = {r.problem for r in given}
+    examples = () if serving is None else refuted_examples(serving)
+    rest = (Refutation(problem=e.problem, answer=e.answer, launch=e.launch) for e in examples if e.problem not in said)
+    return (*given, *rest)
 
 
 def identity_with_digest(library: Any) -> LibraryId:

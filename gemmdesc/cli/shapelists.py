@@ -38,6 +38,14 @@ OutDtypeOption = Annotated[str | None, typer.Option(help="Of results where the l
 LayoutOption = Annotated[
     str | None, typer.Option(help=f"Where the list does not say: nn, nt, tn or tt (nn; nt for a module and {NAMED}).")
 ]
+SetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--set",
+        help="Of a list only rows whose label is one of these, joined by commas, or begins with one and a space: "
+        "the sets of docs/speed_shapes.csv, such as model,decode.",
+    ),
+]
 LibraryOption = Annotated[
     str | None, typer.Option(help="A path, PACKAGE==VERSION, or simulated:SEED; torch's own by default.")
 ]
@@ -57,6 +65,7 @@ class Asked:
     dtype: str | None = None
     out_dtype: str | None = None
     layout: str | None = None
+    sets: str | None = None
 
     def shapes(self) -> tuple[Shape, ...]:
         """The products.
@@ -67,11 +76,13 @@ class Asked:
         from gemmdesc.books import grid_shapes, module_shapes, read_shapes, with_tokens
 
         tokens = numbers("tokens", self.tokens)
-        defaults = self._defaults()
+        defaults, sets = self._defaults(), words("set", self.sets)
+        if sets and self.source != NAMED and not _is_file(self.source):
+            raise InvalidInputError(f"set must be left out for a module, which has no labels (got {self.sets!r})")
         if self.source == NAMED:
-            listed = with_tokens(read_shapes(_named_file(), defaults), tokens)
-        elif Path(self.source).suffix in _SUFFIXES or Path(self.source).exists():
-            listed = with_tokens(read_shapes(Path(self.source), defaults), tokens)
+            listed = with_tokens(read_shapes(_named_file(), defaults, sets), tokens)
+        elif _is_file(self.source):
+            listed = with_tokens(read_shapes(Path(self.source), defaults, sets), tokens)
         elif ":" in self.source:
             if self.layout is not None:
                 raise InvalidInputError(f"layout must be left to a module's layers, which are nt (got {self.layout})")
@@ -95,6 +106,10 @@ class Asked:
         )
 
 
+def _is_file(source: str) -> bool:
+    return Path(source).suffix in _SUFFIXES or Path(source).exists()
+
+
 def _named_file() -> Path:
     from importlib import resources
 
@@ -111,6 +126,18 @@ def numbers(name: str, text: str | None) -> tuple[int, ...]:
     if not all(word.isascii() and word.isdigit() and int(word) >= 1 for word in words):
         raise InvalidInputError(f"{name} must be whole numbers of at least 1 joined by commas (got {text!r})")
     return tuple(dict.fromkeys(int(word) for word in words))
+
+
+def words(name: str, text: str | None) -> tuple[str, ...]:
+    """What stands between commas; none for None.
+
+    Raises:
+        InvalidInputError: a part is empty.
+    """
+    parts = [] if text is None else [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise InvalidInputError(f"{name} must be words joined by commas (got {text!r})")
+    return tuple(dict.fromkeys(parts))
 
 
 def asked_here(

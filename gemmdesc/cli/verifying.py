@@ -78,6 +78,14 @@ def verify(
         Path | None,
         typer.Option(help="Where to write the profile with what was compared: weaker rows verified, or refuted."),
     ] = None,
+    apply: Annotated[
+        Path | None,
+        typer.Option(help="With --coverage: where to write the profile, rows declining of which a shape differs."),
+    ] = None,
+    former: Annotated[
+        list[Path] | None,
+        typer.Option(help="With --coverage: a profile that an old folder's records were taken on; again for others."),
+    ] = None,
     json: JsonOption = False,
 ) -> int:
     """Compare shape by shape with cuBLASLt and torch.mm; exit code 1 where any byte differs.  Resumes by itself."""
@@ -94,11 +102,14 @@ def verify(
         require_alone("coverage", {"shapes": shapes, **sizes, "power": power, "promote": promote, "kind": kind or None})
         choice = CoverageChoice(
             families=tuple(coverage), regimes=tuple(regime or ()), shard=shard, draws=draws, seed=seed,
-            seconds=seconds, began=monotonic(),
+            seconds=seconds, began=monotonic(), apply=apply, former=tuple(former or ()),
         )  # fmt: skip
         choice.options()
         sides = Sides.find(Opener(spec=library), profile, replayed=replay, accept=accept)
         return verify_coverage(context, sides, choice, folder, workers or default_workers(), json)
+    for option, value in (("apply", apply), ("former", former or None)):
+        if value is not None:
+            raise InvalidInputError(f"{option} must be given with --coverage (got {value})")
     if kind:
         require_alone("kind", {**sizes, "power": power})
         wanted = KindOptions(shapes=shapes or KindOptions.shapes, draws=draws, seed=seed, seconds=seconds)

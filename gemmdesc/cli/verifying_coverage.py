@@ -23,21 +23,24 @@ from gemmdesc.cli.output import (
 from gemmdesc.cli.sides import Sides, machine_at_hand
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gemmdesc.probe.sampling import Scope
-    from gemmdesc.profiles import Profile
     from gemmdesc.verification.coverage import CoverageOptions, CoverageTasks
+    from gemmdesc.verification.coverage_refuted import Found
+    from gemmdesc.verification.coverage_rows import Rows
 
 #: What a shape may take without waiting for its turn, which every process may hold, and the most that one takes.
 _UNASKED_BYTES, _LARGEST_BYTES = 4 << 30, 16 << 30
-#: Problems of a scope that are drawn to see of which types and kinds they are.
-_PROBLEMS = 200
+#: Where in a campaign's folder the shapes that differed are kept, for a campaign of the probe.
+_REFUTED = "refuted.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageChoice:
     """What to cover, as given on the command line; ``began``: when by ``time.monotonic``, which ``seconds`` count from.
+
+    ``apply``: where to write the profile as the records leave it; ``former``: profiles of earlier sessions.
     """
 
     families: tuple[str, ...]
@@ -47,6 +50,8 @@ class CoverageChoice:
     seed: int
     seconds: float | None
     began: float
+    apply: Path | None = None
+    former: tuple[Path, ...] = ()
 
     def options(self) -> CoverageOptions:
         """The same, read.
@@ -79,6 +84,7 @@ def verify_coverage(
 
     from gemmdesc.probe.workers import ProcessPool
     from gemmdesc.verification.coverage import run_coverage
+    from gemmdesc.verification.coverage_refuted import find_refuted
     from gemmdesc.verification.coverage_summary import coverage_summary, read_coverage
 
     options = choice.options()
@@ -88,13 +94,16 @@ def verify_coverage(
     with Progress() as progress:
         progress.say(sides.announced(kept))
         tasks, scopes = _tasks(sides, kept, workers), _scopes(sides, options.shapes)
+        rows = _rows(sides, scopes, choice.former)
         with ProcessPool(sides.factory, workers) as pool:
             if options.seconds is not None:
                 options = replace(options, seconds=options.seconds - (monotonic() - choice.began))
             identity = {name: value for name, value in sides.identity.items() if name != "profile"}
-            rows = {family: _rows_digest(sides.profile, scope) for family, scope in scopes.items()}
             run_coverage(pool, scopes, options, kept, identity, progress.report, tasks, _about(sides), rows)
-    data = coverage_summary(read_coverage([kept]))
+            covered = read_coverage([kept])
+            found = find_refuted(pool, covered, kept, rows.now.deciding, scopes, options)
+            _write(sides, found, kept, choice.apply, progress)
+    data = coverage_summary(covered) | {"refuted": [one.plain() for one in found.refuted]}
     if wants_json(context, json):
         print_json({"library": str(sides.library.version), **data})
     else:
@@ -102,14 +111,43 @@ def verify_coverage(
     return DIFFERENT if data["mismatches"] else EQUAL
 
 
-def _rows_digest(profile: Profile, scope: Scope) -> str:
-    """Of the rows that problems of ``scope`` may meet: other kinds' may change while a campaign goes on."""
-    from gemmdesc.probe.sampling import draw_problem
-    from gemmdesc.profiles import family_of
-    from gemmdesc.profiles.columns import rows_digest
+def _rows(sides: Sides, scopes: Mapping[str, Scope], former: Sequence[Path]) -> Rows:
+    """What binds records to rows, of the profile at hand and of former ones.
 
-    families = {family_of(draw_problem(scope, 0, number)) for number in range(_PROBLEMS)}
-    return rows_digest(sorted((r for r in profile.rows if r.key.family in families), key=lambda r: str(r.key)))
+    Raises:
+        ProfileError: a file holds no profile.
+    """
+    from gemmdesc.profiles import read_profile
+    from gemmdesc.verification.coverage_rows import Rows, Taken
+
+    profiles = map(read_profile, former)
+    return Rows(
+        now=Taken.on(sides.profile, sides.accept, scopes),
+        former=tuple(Taken.on(p, sides.accept, scopes) for p in profiles),
+    )
+
+
+def _write(sides: Sides, found: Found, folder: Path, apply: Path | None, progress: Progress) -> None:
+    """Write what a campaign of the probe can learn from, and to ``apply``, if given, the profile without wrong rows."""
+    from datetime import date
+
+    from gemmdesc.cli.output import writing
+    from gemmdesc.probe.refutations import write_refutations
+    from gemmdesc.profiles import refuted, write_profile
+
+    if found.refutations:
+        path = folder / _REFUTED
+        write_refutations(path, found.refutations, sides.library, sides.device)
+        progress.say(f"{path}: {len(found.refutations)} shapes for gemmdesc probe --refuted")
+    if apply is None:
+        return
+    old = sides.profile
+    made = refuted(old, found.tested, command=command_line(), date=date.today().isoformat())
+    with writing("apply", apply):
+        write_profile(made, apply)
+    changed = sum(one != other for one, other in zip(old.rows, made.rows, strict=True))
+    wrong, rest = len(found.refuted), len(old.rows) - changed
+    progress.say(f"{apply}: {wrong} rows refuted, {changed - wrong} verified on more shapes, {rest} as they were")
 
 
 def _scopes(sides: Sides, families: Mapping[str, int]) -> dict[str, Scope]:
@@ -171,6 +209,12 @@ def print_coverage(data: dict[str, Any]) -> None:
     for title, rows in (("family", by_family), ("regime", data["by_regime"])):
         listed = [(name, *row.values()) for name, row in rows.items()]
         print_table(f"cublasLtMatmul against ours, by {title}", (title, *columns), listed)
+    if data["stale"]:
+        title = "shapes whose row has changed since, not done again yet"
+        print_table(title, ("family", "shapes"), list(data["stale"].items()))
+    if data["refuted"]:
+        wrong = [(r["row"], r["different"], r["equal"], "; ".join(r["separations"])) for r in data["refuted"]]
+        print_table("rows that shapes refute", ("row", "different", "equal", "told apart by"), wrong)
     for title in ("by_family_and_regime", "sessions"):
         if data[title]:
             names = tuple(name.replace("_", " ") for name in data[title][0])

@@ -136,10 +136,10 @@ def choose_kernel(
     candidates = tuple(s for s in structures_for(slices, turned) if card.wgmma or s is not Structure.CHAIN_SPECIALISED)
     if structure is not None:
         candidates = tuple(c for c in candidates if c is structure)
-    pick = None if config else tuned.find(chain_key(slices, turned))
-    allowed = () if pick is None or pick.structure not in candidates else configs or configs_of(pick.structure)
-    if pick is not None and pick.config in allowed and _fits(pick.config, pick.structure, turned, slices):
-        return _assemble(pick.structure, slices, pick.config, turned, swapped)
+    for pick in () if config else tuned.find(chain_key(slices, turned), turned):
+        allowed = (configs or configs_of(pick.structure)) if pick.structure in candidates else ()
+        if pick.config in allowed and _fits(pick.config, pick.structure, turned, slices):
+            return _assemble(pick.structure, slices, pick.config, turned, swapped)
     if unasked is not None and structure is not None and structure.merged:
         unasked |= {Feature.ONE_LAUNCH}
     # A caller's config is for the first structure that it fits.

@@ -15,12 +15,14 @@ from gemmdesc.kernels.kmajor_blocks import TILES
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.slices import declined
 from gemmdesc.kernels.structure import Structure
-from gemmdesc.kernels.tiled import choose_whole
-from gemmdesc.kernels.tuned import TunedKey, TunedPick, tuned_key
+from gemmdesc.kernels.tiled import Choice, choose_whole
+from gemmdesc.kernels.tuned import Sizes, TunedKey, TunedPick, TunedTable, tuned_key
 
 #: Choices that a tuned table can name.
 TunableChoice = KernelChoice | KMajorChoice | FmaChoice
 
+#: What a choice was made by, in a word: a table's pick for the very product, or for its class, or the model.
+EXACT, CLASS, MODEL = "exact", "class", ""
 #: What is timed beside the default: so many at most, none whose estimate is longer than the least by more than this.
 MOST_TIMED, WITHIN = 12, 1.35
 #: What part of a default's time may be saved where there is no estimate of it.
@@ -69,18 +71,21 @@ def predicted_us(choice: TunableChoice, meta: KernelMeta) -> float | None:
     return estimated_us(choice.structure, choice.config, turned, choice.slices, read_span(choice.slices, turned))
 
 
-def worth_timing(choices: tuple[TunableChoice, ...], meta: KernelMeta) -> tuple[TunableChoice, ...]:
-    """The default, and of the others those whose estimates are near the least, shortest first.
+def worth_timing(
+    choices: tuple[TunableChoice, ...], meta: KernelMeta, *, most: int = MOST_TIMED, within: float = WITHIN
+) -> tuple[TunableChoice, ...]:
+    """The default, and of the others at most ``most`` whose estimates are near the least, shortest first.
 
-    Where the default has an estimate, kernels without one are slower by far; where it has none, all compete.
+    ``within``: by what factor an estimate may be longer than the least.  Where the default has an estimate, kernels
+    without one are slower by far; where it has none, all compete.
     """
     first, *others = choices
     if predicted_us(first, meta) is None:
         return choices
     known = [(us, c) for c in others if (us := predicted_us(c, meta)) is not None]
     known.sort(key=lambda pair: pair[0])
-    near = [c for us, c in known if us <= WITHIN * known[0][0]]
-    return (first, *near[:MOST_TIMED])
+    near = [c for us, c in known if us <= within * known[0][0]]
+    return (first, *near[:most])
 
 
 def room(choice: TunableChoice, meta: KernelMeta) -> float:
@@ -97,10 +102,31 @@ def pick_of(choice: TunableChoice) -> TunedPick:
 
 def key_of(choice: TunableChoice, meta: KernelMeta) -> TunedKey:
     """What the chooser looks ``choice``'s pick up by; ``meta`` is what it was chosen for."""
+    turned = _as_computed(choice, meta)
     match choice:
         case KernelChoice():
-            return chain_key(choice.slices, meta.swapped if choice.swapped else meta)
+            return chain_key(choice.slices, turned)
         case KMajorChoice():
-            return tuned_key("kmajor", choice.blocks.count > 1, meta.swapped if choice.swapped else meta)
+            return tuned_key("kmajor", choice.blocks.count > 1, turned)
         case FmaChoice():
-            return tuned_key("fma", choice.count > 1, meta)
+            return tuned_key("fma", choice.count > 1, turned)
+
+
+def sizes_of(choice: TunableChoice, meta: KernelMeta) -> Sizes:
+    """m, n and k as ``choice`` computes the product of ``meta``, of which :func:`key_of` has the classes."""
+    turned = _as_computed(choice, meta)
+    return turned.m, turned.n, turned.k
+
+
+def _as_computed(choice: TunableChoice, meta: KernelMeta) -> KernelMeta:
+    return meta if isinstance(choice, FmaChoice) or not choice.swapped else meta.swapped
+
+
+def chosen_by(choice: Choice, meta: KernelMeta, tuned: TunedTable) -> str:
+    """EXACT, CLASS or MODEL: what of ``tuned`` the choice for ``meta`` is; no table says anything of other kernels."""
+    if not isinstance(choice, TunableChoice):
+        return MODEL
+    key, pick = key_of(choice, meta), pick_of(choice)
+    if tuned.exact.get((key, sizes_of(choice, meta))) == pick:
+        return EXACT
+    return CLASS if tuned.picks.get(key) == pick else MODEL

@@ -21,13 +21,14 @@ class Feature(Enum):
 
     One launch: the last program of a tile folds its slices, where else a second kernel does.  Narrow: tiles of fewer
     than 16 columns or 64 rows for a few rows against a large weight.  Dependent: a programmatic dependent launch.
-    Wide: tiles of two widths side by side.
+    Wide: tiles of two widths side by side.  Specialised: one warp group loads, two multiply.
     """
 
     ONE_LAUNCH = "one_launch"
     NARROW = "narrow"
     DEPENDENT = "dependent"
     WIDE = "wide"
+    SPECIALISED = "specialised"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,16 +8,17 @@ journals of the benchmark and says how well they rank what it timed.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmdesc.dtypes import DType
 from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.meta import KernelMeta, Layout
 from gemmdesc.kernels.slices import Slices
+from gemmdesc.kernels.specialised import SpecialisedConfig
 from gemmdesc.kernels.structure import Structure
 
-#: Bytes that a multiprocessor gets from the second-level cache in a clock, and its matrix unit from shared memory.
-_CACHE_BYTES, _SHARED_BYTES = 64, 128
+#: Bytes that the matrix unit of a multiprocessor gets from shared memory in a clock.
+_SHARED_BYTES = 128
 #: Rows of a tile that one instruction of a warp group multiplies, and multiplications of 16 bits in a clock.
 _GROUP_ROWS, _PRODUCTS = 64, 4096
 #: Lanes of k in a box of 128 bytes, and below which a line is a sliver that costs more than its bytes.
@@ -36,6 +37,7 @@ class Costs:
     ``start_us``: a launch; ``fill_us``: a pipeline's first turn; ``early_us``: what a dependent launch hides of both.
     ``latency_us``: from asking for a step of a tile to having multiplied it.  ``gigahertz``: clock;
     ``tera_operations``: the rate that power allows, additions counted; ``terabytes``: of device memory.
+    ``cache_bytes``: what a multiprocessor gets from the second-level cache in a clock.
     ``tile_us`` and ``store_ns``: the end of a tile, and of a thousand of its outputs.  ``line_ns``, ``sliver_ns``: one
     line of a box, and beyond that of a line of no length.  ``fold_us``, ``fold_terabytes``, ``turned_terabytes``: a
     fold's own kernel, what it reads where the output lies by rows, as scratch does, and where by columns.
@@ -51,6 +53,7 @@ class Costs:
     gigahertz: float
     tera_operations: float
     terabytes: float
+    cache_bytes: float
     tile_us: float
     store_ns: float
     line_ns: float
@@ -68,9 +71,22 @@ class Costs:
 #: Fitted to an H200.
 H200 = Costs(
     start_us=2.74, fill_us=0.24, early_us=0.5, latency_us=0.818, gigahertz=1.98, tera_operations=917.0, terabytes=4.51,
+    cache_bytes=64.0,
     tile_us=0.25, store_ns=10.8, line_ns=0.11, sliver_ns=8.1, fold_us=2.42, fold_terabytes=2.19, turned_terabytes=0.5,
     merge_us=1.28, slice_us=0.075, slice_ns=180.0, restart_us=1.4, sharpness=3.87,
 )  # fmt: skip
+
+
+#: The same card under the chain of specialised warps, whose loads never wait for a tile's end.
+H200_SPECIALISED = replace(
+    H200, start_us=1.55, fill_us=0.13, early_us=0.55, latency_us=0.05, gigahertz=1.55, tera_operations=825.0,
+    terabytes=3.7, cache_bytes=150.0, tile_us=0.97, store_ns=12.0, line_ns=0.074, sharpness=7.1,
+)  # fmt: skip
+
+
+def costs_of(structure: Structure) -> Costs:
+    """What kernels of ``structure`` pay on the card that the costs were fitted to."""
+    return H200_SPECIALISED if structure is Structure.CHAIN_SPECIALISED else H200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,23 +119,34 @@ def turns_of(structure: Structure, config: KernelConfig, meta: KernelMeta, slice
 
 
 def estimated_us(
-    structure: Structure, config: KernelConfig, meta: KernelMeta, slices: Slices, span: int, costs: Costs = H200
-) -> float:
+    structure: Structure, config: KernelConfig, meta: KernelMeta, slices: Slices, span: int,
+    costs: Costs | None = None,
+) -> float:  # fmt: skip
     """Microseconds of a kernel that reads by descriptor, and of the fold of its slices, copies left out.
 
     ``meta`` is of the product as the kernel computes it, ``span`` of a slice's lanes as the kernel reads them.
+    ``costs``: by default those of :func:`costs_of`.
     """
+    costs = costs or costs_of(structure)
     turns = turns_of(structure, config, meta, slices, span)
     bounds = _bounds(config, meta, turns, min(span, meta.k), costs)
     largest = max(bounds)
     together = sum([math.pow(bound / largest, costs.sharpness) for bound in bounds])
     time = largest * math.pow(together, 1 / costs.sharpness)
     time += costs.start_us + costs.fill_us * min(turns.steps, _FILLING) / _FILLING
-    time += turns.each * costs.tile_us + turns.share * config.block_m * config.columns * costs.store_ns * 1e-6
+    time += _ends(config, turns, costs)
     if config.dependent:
         time -= costs.early_us
     time += _between(structure, config, slices, turns, costs) / max(1, turns.programs // meta.sm_count)
     return time + _fold(structure, config, meta, slices, costs)
+
+
+def _ends(config: KernelConfig, turns: Turns, costs: Costs) -> float:
+    """Microseconds of the ends of tiles that no product hides: of groups that take turns, the last one's."""
+    outputs_us = config.block_m * config.columns * costs.store_ns * 1e-6
+    if isinstance(config, SpecialisedConfig) and config.turns:
+        return costs.tile_us + outputs_us
+    return turns.each * costs.tile_us + turns.share * outputs_us
 
 
 def _between(structure: Structure, config: KernelConfig, slices: Slices, turns: Turns, costs: Costs) -> float:
@@ -169,7 +196,7 @@ def _bounds(config: KernelConfig, meta: KernelMeta, turns: Turns, lanes: int, co
     moved = (meta.m * meta.k + meta.k * meta.n) * size + meta.m * meta.n * meta.out.dtype.itemsize
     return (
         steps * max(1.0, rows / _GROUP_ROWS) * k / 16 * instruction / clocks,
-        steps * config.loaded_lines * k * size / _CACHE_BYTES / clocks,
+        steps * config.loaded_lines * k * size / costs.cache_bytes / clocks,
         steps * (rows + columns) * (k // width) * line * 1e-3,
         turns.each * turns.steps * costs.latency_us / max(1, config.num_stages - 1),
         work * 1e-6 / costs.tera_operations,

@@ -100,8 +100,8 @@ def _slices(desc: GEMMDesc, summed_k: int) -> tuple[int, int, Merge] | None:
 
 def _config(meta: KernelMeta, count: int, tuned: TunedTable) -> KernelConfig:
     """The tuned one, else the largest tile that fills the card, or the smallest one."""
-    pick = tuned.find(tuned_key("fma", count > 1, meta))
-    if pick is not None and pick.structure is Structure.FMA_CHAIN and pick.config in FMA_CONFIGS:
-        return pick.config
+    for pick in tuned.find(tuned_key("fma", count > 1, meta), meta):
+        if pick.structure is Structure.FMA_CHAIN and pick.config in FMA_CONFIGS:
+            return pick.config
     filling = [c for c in FMA_CONFIGS if c.tiles(meta.m, meta.n) * count >= meta.sm_count]
     return (*filling, FMA_CONFIGS[-1])[0]

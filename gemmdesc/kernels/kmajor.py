@@ -190,9 +190,9 @@ def _pick(tiles: tuple[Tile, ...], meta: KernelMeta, blocks: Blocks, tuned: Tune
         c for c in able
         if c.shared_bytes(size, 0) <= meta.shared_bytes and c.tiles(meta.m, meta.n) * blocks.slices <= MAX_NARROW_OFFSET
     ]  # fmt: skip
-    pick = tuned.find(tuned_key("kmajor", blocks.count > 1, meta))
-    if pick is not None and pick.structure is Structure.KMAJOR_CHAIN and pick.config in usable:
-        return pick.config
+    for pick in tuned.find(tuned_key("kmajor", blocks.count > 1, meta), meta):
+        if pick.structure is Structure.KMAJOR_CHAIN and pick.config in usable:
+            return pick.config
     covering = [c for c in usable if meta.n > THIN_SIDE or c.block_n >= meta.n] or usable
 
     def cost(config: KernelConfig) -> int:

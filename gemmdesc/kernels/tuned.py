@@ -16,6 +16,9 @@ from gemmdesc.kernels.config import KernelConfig
 from gemmdesc.kernels.meta import KernelMeta, Layout
 from gemmdesc.kernels.structure import Structure
 
+#: m, n and k of a product as the kernel computes it.
+Sizes = tuple[int, int, int]
+
 
 def size_class(size: int) -> int:
     """The half octave of a size of at least 1: sizes of one class differ by less than a factor of the root of 2."""
@@ -38,7 +41,11 @@ class TunedKey:
     output_dtype: DType
     a_layout: Layout
     b_layout: Layout
-    sizes: tuple[int, int, int]
+    sizes: Sizes
+
+    def holds(self, sizes: Sizes) -> bool:
+        """Whether a product of these sizes is of this class."""
+        return tuple(map(size_class, sizes)) == self.sizes
 
 
 def tuned_key(steps: str, sliced: bool, meta: KernelMeta) -> TunedKey:
@@ -60,30 +67,45 @@ class TunedPick:
 
 @dataclass(frozen=True, kw_only=True)
 class TunedTable:
-    """Picks of one card.
+    """Picks of one card: ``picks`` for classes of products, ``exact`` for products of the very sizes beside the key.
 
-    Raises:
-        InvalidInputError: from :func:`tuned_table`, where a key has two picks.
+    Neighbours in a class may want different tiles, as the last round of tiles is full of one size and not of the next.
     """
 
     picks: Mapping[TunedKey, TunedPick] = field(default_factory=lambda: MappingProxyType({}))
+    exact: Mapping[tuple[TunedKey, Sizes], TunedPick] = field(default_factory=lambda: MappingProxyType({}))
 
-    def find(self, key: TunedKey) -> TunedPick | None:
-        """The pick of a key; None where the model chooses."""
-        return self.picks.get(key)
+    def find(self, key: TunedKey, meta: KernelMeta) -> tuple[TunedPick, ...]:
+        """The picks for the product of ``meta`` that ``key`` was made from: first its own, then its class's.
+
+        The chooser takes the first that it may choose; where there is none, the model chooses.
+        """
+        own = self.exact.get((key, (meta.m, meta.n, meta.k))) if self.exact else None
+        shared = self.picks.get(key)
+        if own is None:
+            return () if shared is None else (shared,)
+        return (own,) if shared is None else (own, shared)
 
 
-def tuned_table(picks: Iterable[tuple[TunedKey, TunedPick]]) -> TunedTable:
+def tuned_table(
+    picks: Iterable[tuple[TunedKey, TunedPick]], exact: Iterable[tuple[tuple[TunedKey, Sizes], TunedPick]] = ()
+) -> TunedTable:
     """A table that nobody can change.
 
     Raises:
-        InvalidInputError: a key has two picks.
+        InvalidInputError: a key has two picks, or exact sizes are not of their key's class.
     """
-    listed = list(picks)
-    found = dict(listed)
-    if len(found) != len(listed):
-        raise InvalidInputError(f"picks must have a key of their own each (got {len(listed)} for {len(found)} keys)")
-    return TunedTable(picks=MappingProxyType(found))
+    listed, own = list(picks), list(exact)
+    found, one_by_one = dict(listed), dict(own)
+    if len(found) != len(listed) or len(one_by_one) != len(own):
+        raise InvalidInputError(
+            f"picks must have a key of their own each (got {len(listed)} for {len(found)} classes, {len(own)} for "
+            f"{len(one_by_one)} products)"
+        )
+    strange = [sizes for key, sizes in one_by_one if not key.holds(sizes)]
+    if strange:
+        raise InvalidInputError(f"exact sizes must be of their key's class (got {strange[0]})")
+    return TunedTable(picks=MappingProxyType(found), exact=MappingProxyType(one_by_one))
 
 
 #: Nothing was measured.

@@ -9,14 +9,13 @@ from gemmdesc.kernels.config import SHORT_TILE, UNCOMPARED_CONFIGS, Feature, Ker
 from gemmdesc.kernels.estimate import turns_of
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.slices import Slices
+from gemmdesc.kernels.specialised import SpecialisedConfig
 from gemmdesc.kernels.structure import Structure
 
 
 def compared(structure: Structure, config: KernelConfig) -> bool:
     """Whether a card has compared the bytes of such a kernel with the replay's."""
     if config.cluster > 1:
-        return False
-    if structure is Structure.CHAIN_SPECIALISED:
         return False
     large = config.block_m * config.block_n > SHORT_TILE and not config.beside_n
     return not structure.by_descriptor or (
@@ -29,6 +28,12 @@ def _pipeline(c: KernelConfig) -> tuple[int, ...]:
     return c.block_m, c.block_n, c.beside_n, c.block_k, c.num_warps, c.num_stages, c.group_m, c.programs_per_sm
 
 
+def _twin(c: KernelConfig) -> tuple[int | str, ...]:
+    """What a config is but for when it is launched."""
+    own = (c.sharing, c.store_n, c.store_buffers, c.cluster_m, c.cluster_n) if isinstance(c, SpecialisedConfig) else ()
+    return (*_pipeline(c), c.one_launch, *own)
+
+
 _UNCOMPARED = frozenset(_pipeline(c) for c in UNCOMPARED_CONFIGS)
 
 
@@ -39,6 +44,7 @@ def features_of(structure: Structure, config: KernelConfig) -> frozenset[Feature
         Feature.NARROW: structure.by_descriptor and config.thin,
         Feature.DEPENDENT: config.dependent,
         Feature.WIDE: structure is Structure.CHAIN_WIDE,
+        Feature.SPECIALISED: structure is Structure.CHAIN_SPECIALISED,
     }
     return frozenset(feature for feature, whether in has.items() if whether)
 
@@ -50,8 +56,9 @@ def pays_unasked(
 
     One launch: the estimate weighs it against a fold of its own.  Narrow: for slices that one launch folds; whole
     chains gained nothing.  Dependent: for whole chains of which each program has one, or which are shorter than the
-    pipeline; a longer loop over tiles loses more by letting the next kernel start than that gains by it.  What no
-    card has compared yet, tiles of two widths and dependent launches of large ones, is never picked.
+    pipeline; a longer loop over tiles loses more by letting the next kernel start than that gains by it.  Specialised:
+    wherever it is estimated to be faster.  What no card has compared yet, dependent launches of large tiles of the
+    stock chain, and tiles of two widths, which were slower, are never picked.
     """
     if not compared(structure, config) or (structure.by_descriptor and config.thin and not structure.merged):
         return False
@@ -65,5 +72,5 @@ def pays_unasked(
 
 def without_twins(configs: list[KernelConfig]) -> list[KernelConfig]:
     """Where a dependent config may be picked, not what it is without."""
-    early = {(_pipeline(c), c.one_launch) for c in configs if c.dependent}
-    return [c for c in configs if c.dependent or (_pipeline(c), c.one_launch) not in early]
+    early = {_twin(c) for c in configs if c.dependent}
+    return [c for c in configs if c.dependent or _twin(c) not in early]

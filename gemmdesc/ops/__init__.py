@@ -1,7 +1,13 @@
 """What users call: ``matmul``, ``plan``, ``run``, ``run_problem``, ``explain``, ``warmup``; see ``docs/usage.md``."""
 
 from gemmdesc.ops.booked import book_planner
-from gemmdesc.ops.defaults import clear_saved_plans, default_planner, reset_default_planners, use_saved_plans
+from gemmdesc.ops.defaults import (
+    clear_saved_plans,
+    default_planner,
+    reset_default_planners,
+    use_saved_plans,
+    use_tuned_tables,
+)
 from gemmdesc.ops.planning import decline_counts, explain, plan, warmup
 from gemmdesc.ops.problems import run_problem
 from gemmdesc.ops.products import matmul, run
@@ -18,5 +24,6 @@ __all__ = [
     "run",
     "run_problem",
     "use_saved_plans",
+    "use_tuned_tables",
     "warmup",
 ]

@@ -40,7 +40,7 @@ def default_planner(
         known, key = _planners(), (device_index, named, level)
         if key not in known:
             folder = saved_folder() if _saving()["on"] else None
-            known[key] = planner_for(device_index, named, accept=level, saved=folder)
+            known[key] = planner_for(device_index, named, accept=level, saved=folder, tables=_tables()["on"])
             if named is None and level is Level.VERIFIED:
                 _usual()[device_index] = known[key]
         return known[key]
@@ -61,6 +61,12 @@ def _usual() -> dict[int, Planner]:
 @cache
 def _saving() -> dict[str, bool]:
     """Whether planners that are made keep answers on disk."""
+    return {"on": True}
+
+
+@cache
+def _tables() -> dict[str, bool]:
+    """Whether planners that are made take tuned tables."""
     return {"on": True}
 
 
@@ -86,6 +92,15 @@ def use_saved_plans(on: bool) -> None:
     """
     reset_default_planners()
     _saving()["on"] = bool(on)
+
+
+def use_tuned_tables(on: bool) -> None:
+    """Whether default planners take tuned tables, as they do unless told; else the model makes every choice of speed.
+
+    It holds for the process.  Planners made before are forgotten.
+    """
+    reset_default_planners()
+    _tables()["on"] = bool(on)
 
 
 def clear_saved_plans() -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gemmdesc import __version__
 from gemmdesc.errors import Declined
-from gemmdesc.kernels.tuned import TunedTable
+from gemmdesc.kernels.tuned import UNTUNED, TunedTable
 from gemmdesc.plan.answering import CaptureError
 from gemmdesc.plan.planner import DEFAULT_CAPACITY, Planner
 from gemmdesc.plan.saved import SavedAnswers, SavedKey, relevant_variables
@@ -42,12 +42,14 @@ def planner_for(
     capacity: int = DEFAULT_CAPACITY,
     accept: Level = Level.VERIFIED,
     saved: Path | None = None,
+    tables: bool = True,
 ) -> Planner:
     """A new planner of CUDA device ``device_index`` with the cuBLASLt that torch has mapped.
 
     ``profiles``: a folder or file to look at before those of :func:`gemmdesc.profiles.profile_folders`; tuned tables
     lie in the same folders.  ``capacity``
     and ``accept`` are those of :class:`Planner`.  ``saved``: the folder of saved answers, None where none are kept.
+    ``tables``: whether tuned tables are taken.
 
     Raises:
         LibraryError: no GPU that torch can use, or no such library.
@@ -77,7 +79,7 @@ def planner_for(
         return find_profile(device, known, profile_folders(profiles), accept=accept)
 
     def tuned(device: DeviceId) -> TunedTable:
-        return find_tuned(device, profile_folders(profiles))
+        return find_tuned(device, profile_folders(profiles)) if tables else UNTUNED
 
     def saved_answers(device: DeviceId, library: LibraryId, digest: str) -> SavedAnswers | None:
         if saved is None:

@@ -19,6 +19,7 @@ from gemmdesc.probe.outcomes import ClassOutcome
 from gemmdesc.probe.partition import Partition
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
+from gemmdesc.probe.refutations import Refutation, joined, refutation_from_plain, refutation_to_plain
 from gemmdesc.probe.sampling import Scope
 from gemmdesc.probe.scan import Tally, block_from_plain, block_to_plain, unseen_mass
 from gemmdesc.probe.survey import Survey
@@ -56,9 +57,11 @@ class Findings:
 
     ``unseen``: over what the key projects to, in scope; ``unseen_all``:
     over whole answers.  ``scan_rate``: queries a second.  ``seconds``: by phase, of this session.
+    ``source``: of the problems that the tally numbers.
     """
 
     options: Options
+    source: Draws
     tally: Tally
     rows: tuple[Row, ...]
     outcomes: dict[AnswerKey, ClassOutcome]
@@ -73,18 +76,23 @@ class Campaign:
     """One campaign in one folder; constructing it on the same folder resumes it.
 
     ``prior``: rows of plain products of the same library, as first guesses; what is found is verified as without them.
+    ``refuted``: problems on which rules failed elsewhere; those of the options' scope are kept with the campaign, and
+    no row whose answer they got is served before its rule has given their bytes.
     """
 
     def __init__(
-        self, workers: Workers, options: Options, folder: Path, report: Report, prior: Sequence[Row] = ()
-    ) -> None:
+        self, workers: Workers, options: Options, folder: Path, report: Report, prior: Sequence[Row] = (),
+        refuted: Sequence[Refutation] = (),
+    ) -> None:  # fmt: skip
         self._workers, self._options, self._report = workers, options, report
         identity = records.identity(workers.library.identity, workers.library.device, options)
         self._journal = Journal(folder, identity)
-        self._source = Draws(scope=options.scope, seed=options.seed)
+        self._source = Draws(scope=options.scope, seed=options.seed, given=self._given(refuted))
         self._tally = Tally()
         for data in self._journal.read("scan"):
             self._tally.add(block_from_plain(data))
+        for place, one in enumerate(self._source.given):
+            self._tally.give(one.key, -1 - place)
         self._partition = Partition(workers, self._source, report, self._journal, prior)
         known = Comparisons(self._source, map(records.verified_from_plain, self._journal.read("verified")))
         self._verification = Verification(
@@ -103,6 +111,14 @@ class Campaign:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._asked = 0
         self._begun = False
+
+    def _given(self, refuted: Sequence[Refutation]) -> tuple[Refutation, ...]:
+        """What this campaign knows of refutations, the new ones last: comparisons on disk name them by place."""
+        known = tuple(map(refutation_from_plain, self._journal.read("given")))
+        fresh = joined(known, refuted, self._options.scope)
+        for one in fresh:
+            self._journal.append("given", refutation_to_plain(one))
+        return (*known, *fresh)
 
     def run(self) -> Findings:
         """Go on until the stop rule holds; everything learned is on disk as soon as it is known."""
@@ -246,8 +262,8 @@ class Campaign:
         """What is known so far, whether or not the campaign has run to its end."""
         scanning = self._seconds["scan"]
         return Findings(
-            options=self._options, tally=self._tally, rows=tuple(self._rows), outcomes=self._partition.book.outcomes,
-            comparisons=self._verification.comparisons, unseen=self._unseen(),
+            options=self._options, source=self._source, tally=self._tally, rows=tuple(self._rows),
+            outcomes=self._partition.book.outcomes, comparisons=self._verification.comparisons, unseen=self._unseen(),
             unseen_all=unseen_mass(self._tally.counts.values()),
             scan_rate=self._asked / scanning if scanning else 0.0, seconds=dict(self._seconds),
         )  # fmt: skip

@@ -56,12 +56,15 @@ class Verdict(Enum):
 class Draw:
     """One pair of operands: of a family, or built against rivals.
 
-    ``number`` names the family; of rival draws, even ones cancel and odd ones are tiny (``rival_set_operands``).
+    ``number`` names the family unless ``family`` does; of rival draws, even ones cancel and odd ones are tiny
+    (``rival_set_operands``).  ``at``: a row and a column of D that the window holds.
     """
 
     seed: int
     number: int
     rival: bool
+    family: Family | None = None
+    at: tuple[int, int] | None = None
 
 
 def plain_draws(seed: int, count: int, first: int = 0) -> tuple[Draw, ...]:
@@ -119,7 +122,7 @@ def compare_rules(
         if lead is None:
             return None
         # Where elements have several orders, every draw looks at one rectangle, small ones as often as large ones.
-        region = lead[draw.number % len(lead)]
+        region = _region(problem, lead, draw)
         return (*operands(problem, region.descriptor, draw, rivals), choose_window(problem, draw, side, region))
 
     # The library's product is waited for by another thread: this one makes the next operands meanwhile, and replays
@@ -147,6 +150,17 @@ def compare_rules(
                 if not bitwise_equal(expected[same], found[0]):
                     verdicts[i] = Verdict.DIFFERENT
     return tuple(verdicts)
+
+
+def _region(problem: GemmProblem, regions: Sequence[Region], draw: Draw) -> Region:
+    turn = regions[draw.number % len(regions)]
+    if draw.at is None:
+        return turn
+    row, column = draw.at[0] % problem.m, draw.at[1]
+    holding = (
+        r for r in regions if r.row_begin <= row < r.row_end and r.column_begin <= column < r.column_end
+    )
+    return next(holding, turn)
 
 
 def operands(
@@ -217,17 +231,19 @@ def _hashed(dtype: DType, draw: Draw, salt: int, *, moderate: bool = False) -> O
 
 
 def plain_operands(problem: GemmProblem, draw: Draw) -> tuple[Operand, Operand]:
-    """Hashed operands of the family that the draw's number names.
+    """Hashed operands of the draw's family.
 
-    Where float32 operands may be rounded to tfloat32, every second draw lies on ties of that format; where gelu
-    follows, the sums of every second one are about one.
+    Where float32 operands may be rounded to tfloat32, every second draw lies on ties of that format, or every NORMAL
+    one where the draw names its family; where gelu follows, the sums of as many are about one.
     """
-    if has_gelu(problem) and draw.number % 2:
+    odd = draw.number % 2 == 1
+    moderate, ties = (odd, not odd) if draw.family is None else (draw.family is Family.NORMAL,) * 2
+    if has_gelu(problem) and moderate:
         return moderate_operands(problem, draw.seed, draw.number)
-    family = FAMILIES[draw.number % len(FAMILIES)]
+    family = draw.family or FAMILIES[draw.number % len(FAMILIES)]
     a: Operand = HashOperand(dtype=problem.a_dtype, family=family, seed=draw.seed, draw=draw.number, role="a")
     b: Operand = HashOperand(dtype=problem.b_dtype, family=family, seed=draw.seed, draw=draw.number, role="b")
-    if problem.compute_type is ComputeType.COMPUTE_32F_FAST_TF32 and draw.number % 2 == 0:
+    if problem.compute_type is ComputeType.COMPUTE_32F_FAST_TF32 and ties:
         a, b = MaskedOperand(source=a, mask=_TIES), MaskedOperand(source=b, mask=_TIES)
     return a, b
 
@@ -250,8 +266,17 @@ def choose_window(
 ) -> Window:
     """Rows and columns spread over D, or over a rectangle of it, first and last ones included, others by the seed.
 
-    A rival draw differs from row to row of the longer axis only, so that its window is long and narrow.
+    A rival draw differs from row to row of the longer axis only, so that its window is long and narrow.  What the draw
+    is ``at`` is always among them.
     """
+    found = _spread_window(problem, draw, side, region)
+    if draw.at is None:
+        return found
+    row, column = draw.at
+    return Window(rows=np.union1d(found.rows, [row]), columns=np.union1d(found.columns, [column]))
+
+
+def _spread_window(problem: GemmProblem, draw: Draw, side: int, region: Region | None) -> Window:
     rng = np.random.default_rng([draw.seed, draw.number])
     rows, columns = side, side
     if draw.rival:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.normal_form import same_bits
@@ -19,14 +20,18 @@ from gemmdesc.rule import Rule, evaluate_rule, parse_rule
 
 #: Problems, natural or made, on which a rule gave the library's bytes, without which it is not served.
 FEWEST_COMPARED = 8
+_NONE_GIVEN: MappingProxyType[AnswerKey, tuple[int, ...]] = MappingProxyType({})
 #: Rules of a campaign whose texts are kept parsed.
 _PARSED = 4096
 
 
 def chosen_answers(
-    answers: Sequence[AnswerKey], counts: Mapping[AnswerKey, int], most: int | None
+    answers: Sequence[AnswerKey], counts: Mapping[AnswerKey, int], most: int | None, always: Container[AnswerKey] = ()
 ) -> tuple[AnswerKey, ...]:
-    """Those of a row's answers that are compared: of every class the ``most`` that were met most often; all if None."""
+    """Those of a row's answers that are compared: of every class the ``most`` that were met most often; all if None.
+
+    Those in ``always`` are, however often they were met.
+    """
     if most is None:
         return tuple(answers)
     of_class: Counter[AnswerKey] = Counter()
@@ -34,7 +39,7 @@ def chosen_answers(
     for key in sorted(answers, key=lambda k: -counts[k]):
         owner = key.only(CLASS_ATTRIBUTES)
         of_class[owner] += 1
-        if of_class[owner] <= most:
+        if of_class[owner] <= most or key in always:
             chosen.append(key)
     return tuple(chosen)
 
@@ -56,13 +61,22 @@ class Standing:
         return self.equal >= FEWEST_COMPARED and not self.against and not self.missing
 
 
-def standing(compared: Iterable[Verified], due: Iterable[AnswerKey]) -> Standing:
-    """How a row stands of which the answers ``due`` are to be compared, each on a problem of its own."""
+def standing(
+    compared: Iterable[Verified], due: Iterable[AnswerKey], given: Mapping[AnswerKey, Sequence[int]] = _NONE_GIVEN
+) -> Standing:
+    """How a row stands of which the answers ``due`` are to be compared, each on a problem of its own.
+
+    ``given``: problems, by answer, all of which have to be among them.
+    """
     found = list(compared)
     equal = [v for v in found if v.verdict is Verdict.EQUAL]
     against = sum(not holds(v) for v in found)
-    shown = {v.key for v in equal if v.variant.natural}
-    return Standing(equal=len(equal), against=against, missing=frozenset(due) - shown)
+    shown: dict[AnswerKey, set[int]] = {}
+    for v in equal:
+        if v.variant.natural:
+            shown.setdefault(v.key, set()).add(v.variant.number)
+    missing = frozenset(k for k in due if k not in shown or not shown[k].issuperset(given.get(k, ())))
+    return Standing(equal=len(equal), against=against, missing=missing)
 
 
 class Comparisons:

@@ -15,10 +15,11 @@ from typing import Any
 
 from gemmdesc.errors import CampaignError, Declined
 from gemmdesc.probe.compare import Verdict
+from gemmdesc.probe.examples import Draws
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.offline import recorded_scope
 from gemmdesc.probe.records import session_from_plain, verified_from_plain
-from gemmdesc.probe.sampling import draw_problem
+from gemmdesc.probe.refutations import refutation_from_plain
 from gemmdesc.problem import AlgoConfig, GemmProblem, environment
 from gemmdesc.profiles import (
     DeclineOutcome,
@@ -59,7 +60,10 @@ def crosscheck(profile: Profile, folder: Path) -> Crosscheck:
         CampaignError: ``folder`` holds no campaign on the profile's card and library.
     """
     about = _about(profile, folder)
-    scope, seed, index = recorded_scope(about), int(about["seed"]), index_profile(profile)
+    index, given = index_profile(profile), Journal(folder, about).read("given")
+    source = Draws(
+        scope=recorded_scope(about), seed=int(about["seed"]), given=tuple(map(refutation_from_plain, given))
+    )
     agreeing = not_served = not_judged = 0
     against: Counter[RowKey] = Counter()
     examples: dict[RowKey, GemmProblem] = {}
@@ -68,7 +72,7 @@ def crosscheck(profile: Profile, folder: Path) -> Crosscheck:
         verified = verified_from_plain(data)
         if not verified.variant.natural:
             continue
-        problem, answer = draw_problem(scope, seed, verified.variant.number), verified.key.answer
+        problem, answer = source.problem(verified.variant.number), verified.key.answer
         served = [r for r in matching_rows(index, problem, answer) if isinstance(r.outcome, RuleOutcome)]
         if len(served) != 1:
             not_served += 1

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from gemmdesc.library.interface import Library
+from gemmdesc.probe.answers import answer_key
+from gemmdesc.probe.refutations import Refutation, RefutingDraw
 from gemmdesc.probe.sampling import FLOAT8_MULTIPLE, Scope, draw_problem
 from gemmdesc.probe.scan import Example, resolve
-from gemmdesc.problem import GemmProblem, Transpose, is_float8
+from gemmdesc.problem import GemmProblem, Refused, Transpose, is_float8
 
 #: With fewer natural examples than this, larger ones take part too, and others are made, from this many at most.
 FEW_EXAMPLES, _MADE_FROM = 4, 3
@@ -51,10 +53,11 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class Draws:
-    """Where numbered problems come from."""
+    """Where numbered problems come from: drawn by number, and those below 0 ``given``, the first of them as -1."""
 
     scope: Scope
     seed: int
+    given: tuple[Refutation, ...] = ()
 
     def variant(self, library: Library, variant: Variant) -> Example | None:
         """The problem's answer on the variant; None where the library refuses the one or its check the other."""
@@ -64,10 +67,21 @@ class Draws:
         return moved(library, natural, variant.k or natural.problem.k, variant.layout, (variant.m, variant.n))
 
     def example(self, library: Library, number: int) -> Example | None:
-        return resolve(library, self.scope, self.seed, number)
+        """The problem's answer; None where the library refuses, or answers a given one otherwise than it did."""
+        if number >= 0:
+            return resolve(library, self.scope, self.seed, number)
+        one = self.given[-1 - number]
+        answer = library.answer(one.problem)
+        if isinstance(answer, Refused) or answer_key(one.problem, answer) != one.key:
+            return None
+        return Example(problem=one.problem, answer=answer)
 
     def problem(self, number: int) -> GemmProblem:
-        return draw_problem(self.scope, self.seed, number)
+        return draw_problem(self.scope, self.seed, number) if number >= 0 else self.given[-1 - number].problem
+
+    def refuting(self, problem: GemmProblem) -> tuple[RefutingDraw, ...]:
+        """The draws that showed a rule wrong on ``problem``."""
+        return tuple(r.draw for r in self.given if r.draw is not None and r.problem == problem)
 
 
 def examples_of(library: Library, source: Draws, numbers: Sequence[int]) -> dict[int, Example]:

@@ -10,10 +10,10 @@ from gemmdesc.errors import Declined
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Findings
 from gemmdesc.probe.compare import Verdict
-from gemmdesc.probe.comparisons import FEWEST_COMPARED, chosen_answers, standing
+from gemmdesc.probe.comparisons import FEWEST_COMPARED, Standing, chosen_answers, holds, standing
 from gemmdesc.probe.facets import FACETS, Kind
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex, Solved
-from gemmdesc.probe.sampling import draw_problem, name_of
+from gemmdesc.probe.sampling import name_of
 from gemmdesc.probe.trials import Verified
 from gemmdesc.problem import ANSWER_ATTRIBUTES, DeviceId, Epilogue, GemmProblem, LibraryId, ScalarClass
 from gemmdesc.profiles import (
@@ -105,22 +105,24 @@ def _values_left_out(findings: Findings, members: dict[AnswerKey, list[AnswerKey
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """Problems and comparisons behind one row; ``due``: the answers that the campaign compares."""
+    """Problems and comparisons behind one row; ``due``: the answers that the campaign compares; how it stands."""
 
     problems: tuple[GemmProblem, ...]
     compared: tuple[Verified, ...]
     answers: tuple[AnswerKey, ...]
     due: tuple[AnswerKey, ...]
+    standing: Standing
 
 
 def _row(findings: Findings, row: Row, answers: Sequence[AnswerKey]) -> ProfileRow:
     options, tally = findings.options, findings.tally
     numbers = [tally.numbers[a][0] for a in answers] + [n for a in answers[:8] for n in tally.numbers[a]]
-    problems = tuple(draw_problem(options.scope, options.seed, n) for n in dict.fromkeys(numbers))
+    problems = tuple(findings.source.problem(n) for n in dict.fromkeys(numbers))
     rule = row.solved.rule
     compared = () if rule is None else tuple(findings.comparisons.of(answers, tally.numbers, rule))
-    due = chosen_answers(answers, tally.counts, options.compared_answers)
-    seen = _Seen(problems=problems, compared=compared, answers=tuple(answers), due=due)
+    due = chosen_answers(answers, tally.counts, options.compared_answers, tally.given)
+    stands = standing(compared, due, tally.given)
+    seen = _Seen(problems=problems, compared=compared, answers=tuple(answers), due=due, standing=stands)
     evidence = _evidence(findings, row, seen)
     key = RowKey(family=family_of(problems[0]), answer=_named(row.key))
     if row.solved.rule is not None and evidence.level is Level.VERIFIED:
@@ -139,9 +141,9 @@ def _shortfall(seen: _Seen) -> str:
     verdicts = Counter(v.verdict.value for v in seen.compared)
     if verdicts[Verdict.EQUAL.value] == len(seen.compared) < FEWEST_COMPARED:
         return f"compared on {len(seen.compared)} problems only, {FEWEST_COMPARED} are needed"
-    missing = len(set(seen.due) - {v.key for v in seen.compared if v.variant.natural})
+    missing = len(seen.standing.missing - {v.key for v in seen.compared if not holds(v)})
     counts = ", ".join(f"{name} {count}" for name, count in sorted(verdicts.items()))
-    return f"{counts or 'nothing compared'}; {missing} of {len(seen.due)} answers not compared"
+    return f"{counts or 'nothing compared'}; {missing} of {len(seen.due)} answers not compared in full"
 
 
 def _all_scalar(findings: Findings, row: Row) -> bool:
@@ -151,7 +153,7 @@ def _all_scalar(findings: Findings, row: Row) -> bool:
 
 def _evidence(findings: Findings, row: Row, seen: _Seen) -> Evidence:
     verdicts = Counter(v.verdict for v in seen.compared)
-    verified = standing(seen.compared, seen.due).verified
+    verified = seen.standing.verified
     outcomes = [findings.outcomes[c] for c in row.classes if c in findings.outcomes]
     names = sorted({n for v in seen.compared for n in v.kernels})[:_NAMES_KEPT]
     splits = [max(1, a.attribute("splitk_num") or 0) for a in seen.answers]

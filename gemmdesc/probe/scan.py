@@ -84,13 +84,17 @@ def resolve(library: Library, scope: Scope, seed: int, index: int) -> Example | 
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts of a scan; grows block by block, a block counted once."""
+    """Counts of a scan; grows block by block, a block counted once.
+
+    ``given``: by answer, numbers of problems that no scan met, which come first among its ``numbers``.
+    """
 
     counts: Counter[AnswerKey] = field(default_factory=Counter)
     numbers: dict[AnswerKey, list[int]] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
     queries: int = 0
     blocks: set[int] = field(default_factory=set)
+    given: dict[AnswerKey, list[int]] = field(default_factory=dict)
 
     def add(self, block: Block) -> None:
         if block.number in self.blocks:
@@ -101,7 +105,13 @@ class Tally:
         for found in block.found:
             self.counts[found.key] += found.count
             kept = self.numbers.setdefault(found.key, [])
-            kept.extend(found.numbers[: NUMBERS_KEPT - len(kept)])
+            kept.extend(found.numbers[: max(0, NUMBERS_KEPT - len(kept))])
+
+    def give(self, key: AnswerKey, number: int) -> None:
+        """Take in a problem that got the answer, and that no scan drew: it counts as no query."""
+        self.counts[key] += 0
+        self.numbers.setdefault(key, []).insert(0, number)
+        self.given.setdefault(key, []).append(number)
 
 
 def unseen_mass(counts: Iterable[int]) -> float:

@@ -113,9 +113,18 @@ def _try(library: Library, example: Example, task: TrialTask, place: int) -> Ver
     if task.rule is None:
         return _trial_scalar(library, example)
     seed = task.source.seed
-    draws = (*plain_draws(seed, 1, first=place), *rival_draws(seed, 1, first=2 * place))
+    known = _refuting(task.source, example.problem)
+    draws = (*known, *plain_draws(seed, 1, first=place), *rival_draws(seed, 1, first=2 * place))
     (one,) = compare_rules(library, example, [task.rule], draws, side=_TRIAL_SIDE, others=task.rivals)
     return one
+
+
+def _refuting(source: Draws, problem: GemmProblem) -> tuple[Draw, ...]:
+    """The draws that have shown a rule wrong there: a window elsewhere, or other operands, may hide it."""
+    return tuple(
+        Draw(seed=d.seed, number=d.number, rival=False, family=d.family, at=(d.row, d.column))
+        for d in source.refuting(problem)
+    )
 
 
 def _telling(examples: Sequence[Example], rule: Rule | None, rivals: Sequence[Rule], count: int) -> list[Example]:
@@ -251,13 +260,14 @@ def run_verify(library: Library, task: VerifyTask) -> Verified:
     number = next(n for n, e in found.items() if e is example)
     seed = task.source.seed + _VERIFY_SEED_OFFSET
     plain = plain_draws(seed, task.draws - task.rivals, first=number % 97)
-    draws = (*plain, *rival_draws(seed, task.rivals, first=2 * (number % 101)))
+    known = _refuting(task.source, example.problem)
+    draws = (*known, *plain, *rival_draws(seed, task.rivals, first=2 * (number % 101)))
     side = WINDOW_SIDE if task.full else _TRIAL_SIDE
     (verdict,) = compare_rules(library, example, [task.rule], draws, side=side, others=task.others)
     if task.full and verdict is Verdict.EQUAL and not none_refuted(library, [example], task.rule):
         verdict = Verdict.DIFFERENT
     again = task.full and number % _STABILITY_EVERY == 0
-    if again and verdict is Verdict.EQUAL and not _stable(library, example, draws[0]):
+    if again and verdict is Verdict.EQUAL and not _stable(library, example, plain[0]):
         verdict = Verdict.NONDETERMINISTIC
     captured = task.full or number % _LAUNCH_EVERY == 0
     launch = library.launch(example.problem, example.answer) if captured else None

@@ -91,7 +91,7 @@ class Verification:
 
     def standing(self, tally: Tally, member: Member) -> Standing:
         """What the comparisons so far say of a row."""
-        return standing(self.comparisons.of(member.keys, tally.numbers, member.rule), member.due)
+        return standing(self.comparisons.of(member.keys, tally.numbers, member.rule), member.due, tally.given)
 
     def unserved(self, tally: Tally, index: RowIndex) -> float:
         """The share of all answers that rows will take whose rules are not yet verified."""
@@ -132,23 +132,26 @@ class Verification:
         """Tasks for what is still to be compared of one answer, on up to ``depth`` of its problems.
 
         One answer of CUDA-core kernels may be several, by the sizes of D: the ends of its range are always compared.
+        So is every given problem, by itself.
         """
         known = tally.numbers[key]
         done = {n for n in known if self._is_verified(key, n, rule, full)}
         ends = [n for n in self._ends(known, key) if n not in done] if is_scalar(rule) else []
-        needed = max(min(depth, len(known)) - len(done), len(ends))
-        if needed <= 0:
-            return []
-        cheap = [n for n in self._cheapest(known[: _LOOKED_AT * depth], key) if n not in done]
-        left = list(dict.fromkeys((*ends, *cheap)))
+        given = [n for n in tally.given.get(key, ()) if n not in done]
+        ends = [n for n in ends if n not in given]
+        needed = max(0, min(depth, len(known)) - len(done) - len(given), len(ends))
+        cheap = self._cheapest(known[: _LOOKED_AT * depth], key) if needed else []
+        left = [n for n in dict.fromkeys((*ends, *cheap)) if n not in done and n not in given]
         plain = self._draws if full else 1
         against = 2 if full else 1
+        alone = [(n,) for n in given]
+        chosen = [*alone, *(tuple(left[i::needed][:_VERIFY_CHOICE]) for i in range(min(needed, len(left))))]
         return [
             VerifyTask(
-                key=key, source=self._source, numbers=tuple(left[i::needed][:_VERIFY_CHOICE]), rule=rule,
-                others=rivals, draws=plain + against, rivals=against, full=full,
+                key=key, source=self._source, numbers=numbers, rule=rule, others=rivals, draws=plain + against,
+                rivals=against, full=full,
             )
-            for i in range(min(needed, len(left)))
+            for numbers in chosen
         ]  # fmt: skip
 
     def _made_tasks(
@@ -207,7 +210,10 @@ class Verification:
             if row is not None and row.solved.rule is not None:
                 found.setdefault(row.key, (row, []))[1].append(key)
         return [
-            Member(row=row, rule=row.solved.rule, keys=tuple(keys), due=chosen_answers(keys, tally.counts, self._most))
+            Member(
+                row=row, rule=row.solved.rule, keys=tuple(keys),
+                due=chosen_answers(keys, tally.counts, self._most, tally.given),
+            )
             for row, keys in found.values()
             if row.solved.rule is not None
         ]

@@ -2,6 +2,7 @@
 
 from gemmdesc.profiles.audit import Finding, FindingKind, audit, profile_text
 from gemmdesc.profiles.brief import family_in_words, operands_in_words
+from gemmdesc.profiles.deciding import Deciding
 from gemmdesc.profiles.diff import (
     NUMERIC_KINDS,
     Change,
@@ -31,6 +32,7 @@ from gemmdesc.profiles.lookup import (
 from gemmdesc.profiles.merge import merge_profiles, profile_to_join, publish
 from gemmdesc.profiles.promotion import Compared, promoted
 from gemmdesc.profiles.published import left_out, published_profiles, published_rows
+from gemmdesc.profiles.refuting import RowTested, refuted, refuted_examples
 from gemmdesc.profiles.schema import (
     PLAIN,
     SCHEMA_VERSION,
@@ -53,6 +55,7 @@ __all__ = [
     "Change",
     "ChangeKind",
     "Compared",
+    "Deciding",
     "DeclineOutcome",
     "Difference",
     "Evidence",
@@ -69,6 +72,7 @@ __all__ = [
     "ProfileRow",
     "Range",
     "RowKey",
+    "RowTested",
     "RuleOutcome",
     "Scan",
     "audit",
@@ -100,6 +104,8 @@ __all__ = [
     "published_profiles",
     "published_rows",
     "read_profile",
+    "refuted",
+    "refuted_examples",
     "rule_differences",
     "user_folder",
     "write_profile",

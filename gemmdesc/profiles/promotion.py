@@ -65,7 +65,10 @@ def _held(row: ProfileRow, compared: list[Compared], fewest: int) -> ProfileRow:
             f"the first {p.m} x {p.n} x {p.k} {p.transa.value}{p.transb.value}"
         )
         outcome = DeclineOutcome(declined=Declined(code="no_rule", reason=reason))
-        return replace(row, outcome=outcome, evidence=replace(_evidence(compared), level=Level.OBSERVED))
+        # The example of a refuted row is one that refutes it: a campaign learns from it.
+        first = Example(problem=p, answer=refuting[0].answer)
+        evidence = replace(_evidence(compared), level=Level.OBSERVED, example=first)
+        return replace(row, outcome=outcome, evidence=evidence)
     problems = {one.problem for one in compared if one.equal >= FEWEST_DRAWS}
     if len(problems) < fewest:
         return row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from gemmdesc.dropin.memory import signed_bits
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, DeclinedError, GemmdescError, InvalidInputError
 from gemmdesc.kernels.choose import KernelChoice
+from gemmdesc.kernels.competing import MODEL, chosen_by
 from gemmdesc.plan.cards import card_arithmetic
 from gemmdesc.speed.calls import Call, Tensors, eager_function, fill, library_call, new_tensors, our_call, product_call
 from gemmdesc.speed.measuring import (
@@ -27,6 +28,7 @@ from gemmdesc.speed.measuring import (
     Sides,
     TimingError,
 )
+from gemmdesc.speed.rates import RATE_SIZES, bandwidth, rate_of
 from gemmdesc.speed.schedules import in_a_word, scheduled_plans
 from gemmdesc.speed.shapes import SpeedShape
 from gemmdesc.tuning.ahead import Ahead
@@ -39,22 +41,25 @@ if TYPE_CHECKING:
 _IN_A_ROW = 64
 #: torch.compile's modes; the graphs that max-autotune would make cannot be captured by ours.
 _MODES = {INDUCTOR: "default", INDUCTOR_MAX: "max-autotune-no-cudagraphs"}
-_RATE_SIZES = (4096, 8192)
-_RATE_RUNS = 12
 
 
 class CudaDevice:
     """The current CUDA device, with the process's default planner; ``schedules``: what plain products are timed with.
 
+    ``untuned``: the process's planners take no tuned tables from then on.
+
     Raises:
         LibraryError: no GPU that torch can use.
     """
 
-    def __init__(self, *, seed: int = 0, schedules: tuple[str, ...] = ()) -> None:
+    def __init__(self, *, seed: int = 0, schedules: tuple[str, ...] = (), untuned: bool = False) -> None:
         import torch
 
         from gemmdesc.library.device import device_id
+        from gemmdesc.ops import use_tuned_tables
 
+        if untuned:
+            use_tuned_tables(False)
         self._id, self._seed, self._schedules = device_id(), seed, schedules
         major, minor = torch.cuda.get_device_capability()
         self._ahead = Ahead(10 * major + minor)
@@ -73,7 +78,7 @@ class CudaDevice:
                 "torch": torch.__version__, "cuda": torch.version.cuda, "triton": triton.__version__,
                 "cublaslt": str(planner.library.version), "driver": self._id.driver,
             },
-            "tuned_classes": len(planner.tuned.picks),
+            "tuned_classes": len(planner.tuned.picks), "tuned_exact": len(planner.tuned.exact),
         }  # fmt: skip
 
     def ready(self, shapes: Sequence[SpeedShape]) -> None:
@@ -102,9 +107,9 @@ class CudaDevice:
         """The faster of reading and of copying 2 GiB, and for each type of two square products by the library."""
         import torch
 
-        rate = _bandwidth()
+        rate = bandwidth()
         torch.cuda.empty_cache()
-        rates = {dtype.value: max(_rate(dtype, n) for n in _RATE_SIZES) for dtype in RATED}
+        rates = {dtype.value: max(rate_of(dtype, n) for n in RATE_SIZES) for dtype in RATED}
         torch.cuda.empty_cache()
         return Limits(bytes_per_second=rate, operations_per_second=rates)
 
@@ -121,33 +126,6 @@ class CudaDevice:
             if compiled:
                 torch.compiler.reset()
             torch.cuda.empty_cache()
-
-
-def _bandwidth() -> float:
-    """Bytes a second."""
-    import torch
-
-    x, y = (torch.zeros(1 << 29, dtype=torch.float32, device="cuda") for _ in range(2))
-    size = x.numel() * x.element_size()
-    read, copied = _fastest(partial(torch.sum, x)), _fastest(partial(torch.add, x, 1, out=y))
-    return float(max(size / read, 2 * size / copied))
-
-
-def _fastest(call: Callable[[], Any]) -> float:
-    """Seconds of the fastest of some runs."""
-    return min(events_us(call) for _ in range(_RATE_RUNS)) / 1e6
-
-
-def _rate(dtype: DType, n: int) -> float:
-    import torch
-
-    kind = getattr(torch, dtype.value)
-    a, b = (torch.randn((n, n), device="cuda").to(kind) for _ in range(2))
-    one = torch.ones((), device="cuda")
-    call: Callable[[], Any] = partial(torch.mm, a, b)
-    if dtype is DType.FLOAT8_E4M3FN:
-        call = partial(torch._scaled_mm, a, b.T, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
-    return float(2 * n**3) / _fastest(call)
 
 
 class CudaShape:
@@ -193,10 +171,10 @@ class CudaShape:
         schedules = {} if OURS in different else self._add_schedules(want, different)
         for tensors in self._sets:
             fill(shape, tensors, generator, wide=False)
-        kernel, slices = self._kernel()
+        kernel, slices, tuned = self._kernel()
         return Sides(
-            calls=tuple(self._calls), different=tuple(different), kernel=kernel, slices=slices, sets=len(self._sets),
-            schedules=schedules,
+            calls=tuple(self._calls), different=tuple(different), kernel=kernel, slices=slices, tuned=tuned,
+            sets=len(self._sets), schedules=schedules,
         )  # fmt: skip
 
     def _add_schedules(self, want: torch.Tensor, different: list[str]) -> dict[str, str]:
@@ -243,20 +221,27 @@ class CudaShape:
                 return False
         return True
 
-    def _kernel(self) -> tuple[str, int]:
-        """Ours in a word, and how many slices; of calls that are no plain 16-bit product the word alone."""
+    def _kernel(self) -> tuple[str, int, str]:
+        """Ours in a word, into how many slices, and what of a tuned table it is.
+
+        Of other than plain 16-bit products the word is what they are, and of calls that ``torch.mm`` has not all.
+        """
+        from gemmdesc.ops import default_planner
         from gemmdesc.ops import plan as plan_call
 
-        first = self._sets[0]
-        if not self._shape.plain_half:
-            return self._shape.following or self._shape.product.dtype.value, 1
+        first, shape = self._sets[0], self._shape
+        word = shape.following or shape.product.dtype.value
+        if shape.following or shape.product.dtype is DType.FLOAT8_E4M3FN:
+            return word, 1, MODEL
         plan = plan_call(first.a, first.b, out=first.out)
         if isinstance(plan, Declined):
-            return "declined", 1
-        kernel = plan.kernel
+            return "declined" if shape.plain_half else word, 1, MODEL
+        kernel, tuned = plan.kernel, chosen_by(plan.kernel, plan.meta, default_planner().tuned)
+        if not shape.plain_half:
+            return word, 1, tuned
         if isinstance(kernel, KernelChoice):
-            return in_a_word(kernel), kernel.slices.count
-        return kernel.structure.value, 1 if not plan.descriptor.cuts else 2
+            return in_a_word(kernel), kernel.slices.count, tuned
+        return kernel.structure.value, 1 if not plan.descriptor.cuts else 2, tuned
 
     def device_us(self, call: str) -> float:
         """See :class:`~gemmdesc.speed.measuring.Opened`.

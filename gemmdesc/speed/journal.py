@@ -50,6 +50,11 @@ class Session:
         return f"its control moved by {self.move:+.1%}" if abs(self.move) > MOST_MOVE else ""
 
     @property
+    def untuned(self) -> bool:
+        """Whether tuned tables were ignored, wherever they lay."""
+        return bool(self.about.get("untuned", False))
+
+    @property
     def measured(self) -> tuple[Row, ...]:
         """Rows of the benchmark's own shapes."""
         return tuple(r for r in self.rows if not r.control)

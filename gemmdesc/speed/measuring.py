@@ -61,9 +61,11 @@ class Sides:
     """What a device knows of a shape before timing it.
 
     ``calls``: some of CALLS.  ``different``: those of them whose bytes are not the library's.  ``kernel``: ours, and
-    ``slices``: into how many parts it sums k.  ``sets``: input sets that calls rotate over.  ``schedules``: by name,
-    the kernels of other schedules that apply, AS_OURS, or why one could not be launched; those that are timed are among
-    ``calls``, and those whose bytes differ among ``different`` only.
+    ``slices``: into how many parts it sums k.  ``tuned``: ``exact`` or ``class`` where ours is a tuned table's pick for
+    these sizes or for their class, "" where the model chose; of what ``torch.mm`` computes, neither of fused calls nor
+    of 8-bit floats.  ``sets``: input sets that calls rotate over.  ``schedules``: by name, the kernels of other
+    schedules that apply, AS_OURS, or why one could not be launched; those that are timed are among ``calls``, and those
+    whose bytes differ among ``different`` only.
     """
 
     calls: tuple[str, ...]
@@ -72,6 +74,7 @@ class Sides:
     failure: str = ""
     kernel: str = ""
     slices: int = 1
+    tuned: str = ""
     sets: int = 1
     schedules: Mapping[str, str] = field(default_factory=dict)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -27,7 +27,8 @@ class RehearsalDevice:
     """``drift``: how much slower ours becomes with every 1,000 s of its clock, as a share.
 
     ``different``, ``declined``, ``failing``: names of shapes whose bytes differ, that we decline, that fail.
-    ``schedules``: those that every plain product is timed with; of these ``wrong`` have other bytes.
+    ``schedules``: those that every plain product is timed with; of these ``wrong`` have other bytes.  ``tuned``: what
+    of a table the pick of a shape is, by name.
     """
 
     drift: float = 0.0
@@ -37,6 +38,7 @@ class RehearsalDevice:
     failing: frozenset[str] = frozenset()
     schedules: tuple[str, ...] = ()
     wrong: frozenset[str] = frozenset()
+    tuned: Mapping[str, str] = field(default_factory=dict)
     now: float = 0.0
     log: list[str] = field(default_factory=list)
     replays: int = 0
@@ -87,7 +89,7 @@ class RehearsedShape:
             schedules=others,
             declined="kernel: none" if name in self.device.declined else "",
             failure="out of memory" if name in self.device.failing else "", kernel="rehearsed",
-            slices=1 + _hash(name) % 2,
+            slices=1 + _hash(name) % 2, tuned=self.device.tuned.get(name, ""),
         )  # fmt: skip
 
     def device_us(self, call: str) -> float:

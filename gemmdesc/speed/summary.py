@@ -69,7 +69,8 @@ class Collected:
 def group_result(collected: Collected, bar: Bar) -> dict[str, Any]:
     """A line of the table: how many shapes, their geometric mean, the worst of them, the bar, and whether it is met.
 
-    Not met where a shape is not timed, unless the bar is over a sample.  ``runs``: the geometric means of the first and
+    Not met where a shape is not timed, unless the bar is over a sample.  ``tuned``: of how many a tuned table made the
+    choice, the last time.  ``runs``: the geometric means of the first and
     the second time, over shapes that were timed twice.
     """
     names = asked(bar, collected.shapes)
@@ -78,6 +79,7 @@ def group_result(collected: Collected, bar: Bar) -> dict[str, Any]:
     mean = geometric_mean(means.values())
     result: dict[str, Any] = {"shapes": len(names), "timed": len(means), "geomean": mean}
     worst = min(means, key=lambda name: means[name], default=None)
+    result["tuned"] = sum(bool(collected.rows[name][-1].sides.tuned) for name in means)
     result |= {"worst": means.get(worst or ""), "worst_shape": worst or "", "bar": bar.least}
     result["met"] = mean is not None and bar.met(mean) and (bar.sampled or len(means) == len(names))
     twice = [values for values in ratios.values() if len(values) > 1]
@@ -175,7 +177,8 @@ def claims(collected: Collected, command: str) -> list[dict[str, Any]]:
         "sessions": [
             {
                 "session": s.name, "rows": len(s.measured), "control_moved": s.move, "dropped": s.dropped,
-                "tuned_classes": s.about.get("tuned_classes", 0),
+                "tuned_classes": s.about.get("tuned_classes", 0), "tuned_exact": s.about.get("tuned_exact", 0),
+                "untuned": s.untuned,
                 **s.about["limits"],
             }
             for s in collected.sessions
@@ -228,11 +231,11 @@ def write_rows(collected: Collected, path: Path) -> None:
     import pyarrow as pa
 
     words = ("session", "dropped", "control", "name", "part", "group", "following", "model", "dtype", "out_dtype",
-             "layout", "state", "reason", "kernel", "different", "schedules")  # fmt: skip
+             "layout", "state", "reason", "kernel", "tuned", "different", "schedules")  # fmt: skip
     calls = dict.fromkeys((*CALLS, *(c for s in collected.sessions for r in s.rows for c in r.sides.calls)))
     numbers = [f"{call}_{kind}_us" for call in calls for kind in ("device", "device_low", "device_high", "host")]
     schema = pa.schema(
-        [(name, pa.string()) for name in words]
+        [(name, pa.string()) for name in words] + [("untuned", pa.bool_())]
         + [(name, pa.int64()) for name in ("m", "n", "k", "slices", "sets")]
         + [(name, pa.float64()) for name in (*numbers, "bytes_us", "operations_us", "ratio")]
     )
@@ -243,10 +246,11 @@ def write_rows(collected: Collected, path: Path) -> None:
 def _record(session: Session, row: Row) -> dict[str, Any]:
     product, sides = row.shape.product, row.sides
     record: dict[str, Any] = {
-        "session": session.name, "dropped": session.dropped, "control": row.control, "name": row.shape.name,
+        "session": session.name, "dropped": session.dropped, "untuned": session.untuned,
+        "control": row.control, "name": row.shape.name,
         "part": row.shape.part, "group": row.shape.group, "following": row.shape.following, "model": product.label,
         "dtype": product.dtype.value, "out_dtype": product.out_dtype.value, "layout": product.layout,
-        "state": row.state.value, "reason": row.reason, "kernel": sides.kernel,
+        "state": row.state.value, "reason": row.reason, "kernel": sides.kernel, "tuned": sides.tuned,
         "different": " ".join(sides.different), "schedules": json.dumps(dict(sides.schedules)),
         "m": product.m, "n": product.n, "k": product.k,
         "slices": sides.slices, "sets": sides.sets, "ratio": row.ratio(),

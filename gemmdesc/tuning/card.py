@@ -1,33 +1,58 @@
-"""Tuning on a CUDA card: which descriptors the library's answers lead to, and a product's trials on its operands."""
+"""Tuning on a CUDA card: which descriptors the library's answers lead to, and in which order they are timed."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 from random import Random
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gemmdesc.books import Shape
 from gemmdesc.descriptor import GEMMDesc
-from gemmdesc.dtypes import DType
-from gemmdesc.errors import Declined
-from gemmdesc.kernels.competing import TunableChoice, competing, key_of, room, worth_timing
-from gemmdesc.kernels.kmajor import KMajorChoice
+from gemmdesc.errors import Declined, InvalidInputError
+from gemmdesc.kernels.competing import (
+    MOST_TIMED,
+    WITHIN,
+    TunableChoice,
+    competing,
+    key_of,
+    room,
+    worth_timing,
+)
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.tuned import TunedKey
 from gemmdesc.kernels.variant import Variant
-from gemmdesc.tuning.graphs import captured, events_us, set_count
-from gemmdesc.tuning.search import Measured, measure
+from gemmdesc.tuning.card_trial import CardTrial
+from gemmdesc.tuning.search import HOPELESS, Measured, measure
 
 if TYPE_CHECKING:
-    import torch
-
-    from gemmdesc.kernels.launch_kmajor import Scales
-    from gemmdesc.kernels.prepared import PreparedProgram
-    from gemmdesc.kernels.preparing import Unprepared
+    from gemmdesc.library.torch_settings import TorchSettings
     from gemmdesc.plan import Plan, Planner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """How configs compete for a product.
+
+    ``rounds``: turns of each that are counted.  ``most``, ``within``: how many come beside the default, and by what
+    factor their estimates may be longer than the least (:func:`gemmdesc.kernels.competing.worth_timing`).
+    ``hopeless``: by what factor one may be slower than the fastest in the first rounds.
+
+    Raises:
+        InvalidInputError: fewer than 2 rounds, none beside the default, or a factor below 1.
+    """
+
+    rounds: int = 8
+    most: int = MOST_TIMED
+    within: float = WITHIN
+    hopeless: float = HOPELESS
+
+    def __post_init__(self) -> None:
+        for name, least in (("rounds", 2), ("most", 1), ("within", 1.0), ("hopeless", 1.0)):
+            if not getattr(self, name) >= least:
+                raise InvalidInputError(f"{name} must be at least {least} (got {getattr(self, name)})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +85,10 @@ def tune_shapes(
     planner: Planner,
     shapes: Iterable[Shape],
     *,
-    rounds: int,
     seconds: float,
+    contest: Contest | None = None,
     start: int = 0,
+    done: Collection[Shape] = (),
     seed: int = 0,
     report: Callable[[str, int, int | None], None] = lambda phase, done, total: None,
     ahead: Callable[[Iterable[Variant]], None] = lambda variants: None,
@@ -71,32 +97,43 @@ def tune_shapes(
 ) -> Timed:
     """Time what is worth it for the descriptor of each of ``shapes`` under torch's settings, until the time is over.
 
-    They come in the order of :func:`by_gain`, whatever tables hold, so that ``start`` goes on behind what was timed.
+    They come in the order of :func:`by_gain`, whatever tables hold, so that ``start`` goes on behind what was timed;
+    of the rest those in ``done`` are left out.  A product that is listed under several labels is timed once.
     ``ahead``: compiles the kernels of a product before its trials, such as :class:`gemmdesc.tuning.ahead.Ahead`.
     ``keep``: told of all so far after each product.  ``trial``: makes a trial of a product and a seed.
-    A product of several orders declines, as do those that :func:`gemmdesc.tuning.search.measure` declines.
+    A product of several orders declines, as do an ``out_dtype`` that ``torch.mm`` does not take, and those that
+    :func:`gemmdesc.tuning.search.measure` declines.
 
     Raises:
-        InvalidInputError: an ``out_dtype`` that ``torch.mm`` does not take.
         CaptureError: a CUDA graph is being captured.
     """
     from gemmdesc.library.torch_settings import read_settings
 
-    listed, began, settings = tuple(dict.fromkeys(shapes)), monotonic(), read_settings(planner.device.sm)
+    contest = contest or Contest()
+    products: dict[Shape, Shape] = {}
+    for shape in shapes:
+        products.setdefault(unlabelled(shape), shape)
+    listed, began, settings = tuple(products.values()), monotonic(), read_settings(planner.device.sm)
     found = []
     for shape in listed:
-        found.append((shape, _candidate(shape, planner.plan_mm(*shape.metas(), settings))))
+        found.append((shape, _candidate(shape, _planned(planner, shape, settings), contest)))
         report("planning", len(found), len(listed))
-    ordered = by_gain(found)[start:]
+    timed_before = {unlabelled(shape) for shape in done}
+    ordered = [pair for pair in by_gain(found)[start:] if unlabelled(pair[0]) not in timed_before]
     outcomes: list[tuple[Shape, Measured | Declined]] = []
     for shape, candidate in ordered:
         if outcomes and monotonic() - began > seconds:
             break
-        tuned = candidate if isinstance(candidate, Declined) else _tune(candidate, seed, rounds, ahead, planner, trial)
+        tuned = candidate if isinstance(candidate, Declined) else _tune(candidate, seed, contest, ahead, planner, trial)
         outcomes.append((shape, tuned))
         keep(Timed(outcomes=tuple(outcomes), left=len(ordered) - len(outcomes)))
         report("tuning", len(outcomes), len(ordered))
     return Timed(outcomes=tuple(outcomes), left=len(ordered) - len(outcomes))
+
+
+def unlabelled(shape: Shape) -> Shape:
+    """The product itself, whatever people call it."""
+    return replace(shape, label="")
 
 
 def by_gain(
@@ -121,7 +158,14 @@ def by_gain(
     return tuple(sorted(listed, key=lambda pair: turns.get(pair[0], len(listed))))
 
 
-def _candidate(shape: Shape, plan: Plan | Declined) -> Candidate | Declined:
+def _planned(planner: Planner, shape: Shape, settings: TorchSettings) -> Plan | Declined:
+    try:
+        return planner.plan_mm(*shape.metas(), settings)
+    except InvalidInputError as error:
+        return Declined(code="out_of_scope", reason=f"torch.mm has no such product: {error}")
+
+
+def _candidate(shape: Shape, plan: Plan | Declined, contest: Contest) -> Candidate | Declined:
     from gemmdesc.plan.cards import card_arithmetic
 
     if isinstance(plan, Declined):
@@ -132,11 +176,12 @@ def _candidate(shape: Shape, plan: Plan | Declined) -> Candidate | Declined:
     choices = competing(wanted, plan.meta, card_arithmetic(plan.device.sm))
     if isinstance(choices, Declined):
         return choices
-    return Candidate(shape=shape, desc=wanted, meta=plan.meta, choices=worth_timing(choices, plan.meta))
+    worth = worth_timing(choices, plan.meta, most=contest.most, within=contest.within)
+    return Candidate(shape=shape, desc=wanted, meta=plan.meta, choices=worth)
 
 
 def _tune(
-    candidate: Candidate, seed: int, rounds: int, ahead: Callable[[Iterable[Variant]], None], planner: Planner,
+    candidate: Candidate, seed: int, contest: Contest, ahead: Callable[[Iterable[Variant]], None], planner: Planner,
     trial: Callable[[KernelMeta, int], CardTrial] | None,
 ) -> Measured | Declined:  # fmt: skip
     from gemmdesc.plan import needed_variants
@@ -147,7 +192,10 @@ def _tune(
     made = (trial or _on_card)(meta, random.randrange(1 << 30))
     try:
         card = card_arithmetic(planner.device.sm)
-        return measure(candidate.desc, meta, card, made, random, rounds=rounds, choices=candidate.choices)
+        return measure(
+            candidate.desc, meta, card, made, random, rounds=contest.rounds, choices=candidate.choices,
+            hopeless=contest.hopeless,
+        )  # fmt: skip
     finally:
         made.close()
 
@@ -165,114 +213,3 @@ def kernel_descriptor(plan: Plan) -> GEMMDesc | Declined:
         reason = f"products of one order are tuned (got {len(plan.regions)} regions)"
         return Declined(code="out_of_scope", reason=reason)
     return kernel_region(plan.regions[0], card_arithmetic(plan.device.sm), transposed=plan.transposed).descriptor
-
-
-class CardTrial:
-    """Input sets of one product on the current CUDA device; what competes runs on them.  See ``Trial``."""
-
-    def __init__(self, meta: KernelMeta, *, seed: int, place: str = "cuda") -> None:
-        import torch
-
-        moved = meta.m * meta.k * meta.a.dtype.itemsize + meta.k * meta.n * meta.b.dtype.itemsize
-        generator = torch.Generator(place).manual_seed(seed)
-        count = set_count(moved) if place == "cuda" else 1
-        self._sets = [_operands(meta, place, generator) for _ in range(count)]
-        self._meta, self._place = meta, place
-        self._programs: dict[TunableChoice, PreparedProgram | Unprepared] = {}
-        self._graphs: dict[TunableChoice, tuple[torch.cuda.CUDAGraph, int]] = {}
-
-    def output(self, choice: TunableChoice) -> Any:
-        """The result's bytes on the first set, of operands whose exponents show the order; None if it cannot run."""
-        import torch
-
-        a, b, out = self._sets[0]
-        kind = {1: torch.int8, 2: torch.int16, 4: torch.int32}[out.element_size()]
-        out.view(kind).fill_(-1)
-        try:
-            self._launch(choice, a, b, out)
-            return _Bytes(out.view(kind).clone())
-        except Exception:  # noqa: BLE001  whatever a compiler or a driver says of it, it cannot be picked
-            return None
-
-    def microseconds(self, choice: TunableChoice) -> float:
-        """One call's share of one replay."""
-        if choice not in self._graphs:
-            self._graphs[choice] = captured(lambda tensors: self._launch(choice, *tensors), self._sets)
-        graph, count = self._graphs[choice]
-        return events_us(graph.replay) / count
-
-    def _launch(self, choice: TunableChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-        """As products are launched: by a program, whose counters need no clearing, where there is one."""
-        from gemmdesc.kernels.beside import NOTHING
-        from gemmdesc.kernels.launch_tiled import launch_choice
-        from gemmdesc.kernels.prepared import PreparedProgram
-        from gemmdesc.kernels.preparing import run_prepared
-
-        scales = _scales(choice, out)
-        if self._place == "cuda":
-            if choice not in self._programs:
-                self._programs[choice] = _prepared(choice, self._meta)
-            program = self._programs[choice]
-            if isinstance(program, PreparedProgram):
-                run_prepared(program, a, b, out, NOTHING, scales)
-                return
-        launch_choice(choice, a, b, out, NOTHING, scales=scales)
-
-    def close(self) -> None:
-        """Give up graphs and tensors."""
-        self._graphs.clear()
-        self._programs.clear()
-        self._sets.clear()
-
-
-@dataclass(frozen=True, eq=False)
-class _Bytes:
-    """Equal where every byte is."""
-
-    bits: torch.Tensor
-
-    def __eq__(self, other: object) -> bool:
-        import torch
-
-        return isinstance(other, _Bytes) and torch.equal(self.bits, other.bits)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _operands(meta: KernelMeta, place: str, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    import torch
-
-    def side(rows: int, columns: int, row_stride: int, column_stride: int, dtype: DType, spread: int) -> torch.Tensor:
-        size = (rows - 1) * row_stride + (columns - 1) * column_stride + 1
-        values = torch.randn(size, device=place, generator=generator)
-        exponents = torch.randint(-spread, spread + 1, (size,), device=place, generator=generator)
-        kind = getattr(torch, dtype.value)
-        memory = torch.ldexp(values, exponents).to(kind)
-        return memory.as_strided((rows, columns), (row_stride, column_stride))
-
-    a, b, out = meta.a, meta.b, meta.out
-    return (
-        side(meta.m, meta.k, a.row_stride, a.column_stride, a.dtype, 3),
-        side(meta.k, meta.n, b.row_stride, b.column_stride, b.dtype, 3),
-        side(meta.m, meta.n, out.row_stride, out.column_stride, out.dtype, 0),
-    )
-
-
-def _prepared(choice: TunableChoice, meta: KernelMeta) -> PreparedProgram | Unprepared:
-    import torch
-
-    from gemmdesc.kernels.preparing import Taken, prepare
-
-    taken = Taken(scales=choice.scales if isinstance(choice, KMajorChoice) else 0)
-    return prepare(choice, meta, taken, torch.device("cuda", torch.cuda.current_device()))
-
-
-def _scales(choice: TunableChoice, out: torch.Tensor) -> Scales | None:
-    import torch
-
-    from gemmdesc.kernels.launch_kmajor import Scales
-
-    if not isinstance(choice, KMajorChoice) or not choice.scales:
-        return None
-    one = torch.ones((), device=out.device)
-    return Scales(scale=one, output=one if choice.scales > 1 else None)

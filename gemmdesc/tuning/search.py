@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Protocol
 
 from gemmdesc.descriptor import GEMMDesc
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.competing import TunableChoice, competing, key_of, pick_of
+from gemmdesc.kernels.competing import TunableChoice, competing, key_of, pick_of, sizes_of
 from gemmdesc.kernels.meta import KernelMeta
-from gemmdesc.kernels.tuned import TunedKey, TunedPick, TunedTable, tuned_table
+from gemmdesc.kernels.tuned import Sizes, TunedKey, TunedPick, TunedTable, tuned_table
 
 #: A pick takes the default's place where it is faster by more than this in both halves of the rounds: differences
 #: between program starts are as large.
 LEAST_GAIN = 0.02
 #: Configs slower than the fastest by more than this after a few rounds are timed no longer.
-_HOPELESS = 1.25
+HOPELESS = 1.25
 _FIRST_ROUNDS = 2
 
 
@@ -39,22 +39,24 @@ class Trial(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One product: medians in microseconds of each half of the rounds, by pick; the first is the default.
+    """One product: medians in microseconds of each half of the rounds, by pick; ``default`` is among them.
 
-    ``different``: picks whose bytes were not the default's; ``unusable``: those that could not be launched.
+    ``sizes``: as the kernel computes it.  ``hopeless``: of picks that were given up, the least time of the first
+    rounds.  ``different``: picks whose bytes were not the default's; ``unusable``: those that could not be launched.
     """
 
     key: TunedKey
-    sizes: tuple[int, int, int]
+    sizes: Sizes
     default: TunedPick
     halves: Mapping[TunedPick, tuple[float, float]]
+    hopeless: Mapping[TunedPick, float] = field(default_factory=dict)
     different: tuple[TunedPick, ...] = ()
     unusable: tuple[TunedPick, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TunedRow:
-    """A pick for a class of products, and what it rests on.
+    """A pick for a class of products, or with ``exact`` for those of the sizes ``example``, and what it rests on.
 
     ``gain``: the default's time over the pick's, the geometric mean over ``products``, of which one is ``example``.
     """
@@ -63,16 +65,22 @@ class TunedRow:
     pick: TunedPick
     gain: float
     products: int
-    example: tuple[int, int, int]
+    example: Sizes
+    exact: bool = False
+
+    @property
+    def place(self) -> TunedKey | tuple[TunedKey, Sizes]:
+        """What a table finds it by."""
+        return (self.key, self.example) if self.exact else self.key
 
 
 def measure(
     desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic, trial: Trial, random: Random, *, rounds: int,
-    choices: tuple[TunableChoice, ...] = (),
+    choices: tuple[TunableChoice, ...] = (), hopeless: float = HOPELESS,
 ) -> Measured | Declined:  # fmt: skip
     """Time what competes for ``desc`` in ``rounds`` of turns, those without hope for two rounds only.
 
-    ``choices``: some of these instead of all, the default first.
+    ``choices``: some of these instead of all, the default first.  ``hopeless``: a factor of the fastest's time.
 
     Declines as :func:`gemmdesc.kernels.competing.competing` does, and where the default itself cannot be launched.
     """
@@ -88,15 +96,18 @@ def measure(
     different = tuple(p for p, output in outputs.items() if output is not None and output != expected)
     racing = {pick_of(c): c for c in choices if pick_of(c) not in (*unusable, *different)}
     default = pick_of(choices[0])
+    halves, given_up = _race(racing, default, trial, random, max(2, rounds), hopeless)
     return Measured(
-        key=key_of(choices[0], meta), sizes=(meta.m, meta.n, meta.k), default=default, different=different,
-        unusable=unusable, halves=_race(racing, default, trial, random, max(2, rounds)),
+        key=key_of(choices[0], meta), sizes=sizes_of(choices[0], meta), default=default, different=different,
+        unusable=unusable, halves=halves, hopeless=given_up,
     )  # fmt: skip
 
 
 def _race(
-    racing: dict[TunedPick, TunableChoice], default: TunedPick, trial: Trial, random: Random, rounds: int
-) -> dict[TunedPick, tuple[float, float]]:
+    racing: dict[TunedPick, TunableChoice], default: TunedPick, trial: Trial, random: Random, rounds: int,
+    hopeless: float,
+) -> tuple[dict[TunedPick, tuple[float, float]], dict[TunedPick, float]]:  # fmt: skip
+    """Medians of each half of the rounds, and of those that were given up after the first rounds their least time."""
     times: dict[TunedPick, list[float]] = {pick: [] for pick in racing}
     order = list(racing)
     for pick in order:
@@ -104,47 +115,80 @@ def _race(
     for number in range(_FIRST_ROUNDS + rounds):
         if number == _FIRST_ROUNDS:
             best = min(min(values) for values in times.values())
-            order = [p for p in order if min(times[p]) <= _HOPELESS * best or p == default]
+            order = [p for p in order if min(times[p]) <= hopeless * best or p == default]
         random.shuffle(order)
         for pick in order:
             times[pick].append(trial.microseconds(racing[pick]))
     later = {pick: times[pick][_FIRST_ROUNDS:] for pick in order}
-    return {p: (statistics.median(v[: rounds // 2]), statistics.median(v[rounds // 2 :])) for p, v in later.items()}
+    half = rounds // 2
+    halves = {p: (statistics.median(v[:half]), statistics.median(v[half:])) for p, v in later.items()}
+    return halves, {pick: min(values) for pick, values in times.items() if pick not in later}
 
 
 def settle(measured: Iterable[Measured], least_gain: float = LEAST_GAIN) -> tuple[TunedRow, ...]:
-    """A row for every class whose products are faster with another pick than the default, in both halves.
+    """Rows of classes whose products are faster with one pick than with the default, and of products that want another.
 
-    What a class of several products gets is the pick of the greatest mean gain among those that were timed on all.
+    What a class of several products gets is the pick of the greatest mean gain among those that were timed on all.  A
+    product has a row of its own where its fastest pick beats the default and is not its class's, or with the default
+    where its class's would make it slower.  Faster and slower: by more than ``least_gain`` in both halves.
     """
     classes: dict[TunedKey, list[Measured]] = {}
     for one in measured:
         classes.setdefault(one.key, []).append(one)
-    rows = (_row(key, members, least_gain) for key, members in classes.items())
-    return tuple(row for row in rows if row is not None)
+    return tuple(row for members in classes.values() for row in _rows(members, least_gain))
 
 
-def _row(key: TunedKey, members: Sequence[Measured], least_gain: float) -> TunedRow | None:
-    shared = [p for p in members[0].halves if all(p in m.halves and p not in m.different for m in members)]
-    gains = {pick: tuple(_gain(members, pick, half) for half in (0, 1)) for pick in shared}
+def _rows(members: Sequence[Measured], least_gain: float) -> Iterator[TunedRow]:
+    """Of one class."""
+    # A pick of other bytes on one product is a fault of the kernel: it is none for the others either.
+    faulty = {pick for m in members for pick in m.different}
+    shared = _fastest(members, faulty, least_gain)
+    if shared is not None:
+        yield shared
+    same: dict[Sizes, list[Measured]] = {}
+    for one in members:
+        same.setdefault(one.sizes, []).append(one)
+    for alike in same.values():
+        own = _fastest(alike, faulty, least_gain)
+        if own is not None:
+            if shared is None or own.pick != shared.pick:
+                yield replace(own, exact=True)
+        elif shared is not None and max(_gains(alike, shared.pick)) < 1 / (1 + least_gain):
+            default = alike[0].default
+            yield TunedRow(
+                key=shared.key, pick=default, gain=1.0, products=len(alike), example=alike[0].sizes, exact=True
+            )
+
+
+def _fastest(members: Sequence[Measured], faulty: Collection[TunedPick], least_gain: float) -> TunedRow | None:
+    """The pick of the greatest mean gain over ``members``; None where that is not above ``least_gain``."""
+    shared = [p for p in members[0].halves if p not in faulty and all(p in m.halves for m in members)]
+    gains = {pick: _gains(members, pick) for pick in shared}
     # Never by the better half: noise must not win.
     best = max(shared, key=lambda pick: min(gains[pick]), default=None)
     if best is None or min(gains[best]) <= 1 + least_gain:
         return None
     return TunedRow(
-        key=key, pick=best, gain=math.sqrt(math.prod(gains[best])), products=len(members), example=members[0].sizes
-    )
+        key=members[0].key, pick=best, gain=math.sqrt(math.prod(gains[best])), products=len(members),
+        example=members[0].sizes,
+    )  # fmt: skip
 
 
-def _gain(members: Sequence[Measured], pick: TunedPick, half: int) -> float:
-    logs = [math.log(m.halves[m.default][half] / m.halves[pick][half]) for m in members]
-    return math.exp(math.fsum(logs) / len(logs))
+def _gains(members: Sequence[Measured], pick: TunedPick) -> tuple[float, float]:
+    """Of each half, the geometric mean of the default's time over the pick's."""
+    halves = ([math.log(m.halves[m.default][half] / m.halves[pick][half]) for m in members] for half in (0, 1))
+    first, second = (math.exp(math.fsum(logs) / len(members)) for logs in halves)
+    return first, second
 
 
 def table_of(rows: Iterable[TunedRow]) -> TunedTable:
     """What the chooser reads.
 
     Raises:
-        InvalidInputError: a class has two rows.
+        InvalidInputError: a class or a product has two rows, or a product's sizes are not of its class.
     """
-    return tuned_table((row.key, row.pick) for row in rows)
+    listed = tuple(rows)
+    return tuned_table(
+        ((row.key, row.pick) for row in listed if not row.exact),
+        (((row.key, row.example), row.pick) for row in listed if row.exact),
+    )

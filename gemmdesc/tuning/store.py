@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gemmdesc.dtypes import DType
 from gemmdesc.errors import GemmdescError, ProfileError
-from gemmdesc.kernels.meta import Layout
-from gemmdesc.kernels.specialised import config_from
-from gemmdesc.kernels.structure import Structure
-from gemmdesc.kernels.tuned import UNTUNED, TunedKey, TunedPick, TunedTable
+from gemmdesc.kernels.tuned import UNTUNED, TunedTable
 from gemmdesc.problem import DeviceId
 from gemmdesc.profiles import write_table
-from gemmdesc.tuning.search import TunedRow, table_of
+from gemmdesc.tuning.records import LAYOUTS, SIZES, TYPES, key_data, key_from, pick_data, pick_from, sizes_from
+from gemmdesc.tuning.search import Measured, TunedRow, table_of
 
 METADATA_KEY = b"gemmdesc.tuned"
-#: Of the columns and of what a class of sizes is; a reader takes no other.
-TUNED_VERSION = 1
+#: Of the columns and of what a class of sizes is, as it is written; a reader takes the version before, too, which had
+#: rows of classes only.
+TUNED_VERSION = 2
+_CLASSES_ONLY = 1
 _FILE = "tuned.parquet"
-_TYPES = ("a_dtype", "b_dtype", "output_dtype")
-_LAYOUTS = ("a_layout", "b_layout")
-_SIZES = ("m", "n", "k")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,16 +77,20 @@ def find_tuned(device: DeviceId, folders: Iterable[Path]) -> TunedTable:
     return UNTUNED
 
 
-def joined(old: Tuned, new: Tuned, timed: Iterable[TunedKey]) -> Tuned:
-    """``new`` with the rows of ``old`` for classes other than ``timed``; a class that was timed again is the new one's.
+def joined(old: Tuned, new: Tuned, timed: Iterable[Measured]) -> Tuned:
+    """``new`` with what ``old`` has of other classes and products than ``timed``.
+
+    Of a class that was timed again the row is the new one's or none; of its products those that were timed again are,
+    and the rows that others have of their own stay.
 
     Raises:
         ProfileError: they are of two cards.
     """
     if old.device != new.device:
         raise ProfileError(f"tables must be of one card (got {old.device.folder} and {new.device.folder})")
-    again = set(timed)
-    kept = tuple(row for row in old.rows if row.key not in again)
+    again = {key for m in timed for key in (m.key, (m.key, m.sizes))}
+    again |= {row.place for row in new.rows}
+    kept = tuple(row for row in old.rows if row.place not in again)
     counts = {name: getattr(old.provenance, name) + getattr(new.provenance, name) for name in ("products", "different")}
     return replace(new, rows=(*kept, *new.rows), provenance=replace(new.provenance, **counts))
 
@@ -117,8 +117,8 @@ def read_tuned(path: Path) -> Tuned:
     """The table in the file at ``path``.
 
     Raises:
-        ProfileError: there is no such file; it is truncated, no Parquet, no such table, of another version, malformed,
-            or its rows do not match their digest.
+        ProfileError: there is no such file; it is truncated, no Parquet, no such table, of a version that is not
+            known, malformed, or its rows do not match their digest.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -128,9 +128,9 @@ def read_tuned(path: Path) -> Tuned:
         stamp = json.loads((table.schema.metadata or {})[METADATA_KEY])
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise ProfileError(f"path must be a whole tuned table ({error}) (got {path})") from error
-    version = stamp.get("tuned_version") if isinstance(stamp, dict) else None
-    if version != TUNED_VERSION or not table.schema.equals(_schema(), check_metadata=False):
-        raise ProfileError(f"path must be a tuned table of version {TUNED_VERSION} (got {version}, {path})")
+    version: Any = stamp.get("tuned_version") if isinstance(stamp, dict) else None
+    if version not in (_CLASSES_ONLY, TUNED_VERSION) or not table.schema.equals(_schema(version), check_metadata=False):
+        raise ProfileError(f"path must be a tuned table of version {TUNED_VERSION} or before (got {version}, {path})")
     records = table.to_pylist()
     if _digest(records) != stamp.get("digest"):
         raise ProfileError(f"path must hold the rows of digest {stamp.get('digest')} (got {_digest(records)}, {path})")
@@ -147,41 +147,31 @@ def read_tuned(path: Path) -> Tuned:
     return tuned
 
 
-def _schema() -> Any:
+def _schema(version: int = TUNED_VERSION) -> Any:
     import pyarrow as pa
 
-    numbers = (*(f"{s}_class" for s in _SIZES), "products", *(f"example_{s}" for s in _SIZES))
+    numbers = (*(f"{s}_class" for s in SIZES), "products", *(f"example_{s}" for s in SIZES))
+    flags = ("sliced",) if version == _CLASSES_ONLY else ("sliced", "exact")
     return pa.schema(
-        [pa.field(name, pa.string(), nullable=False) for name in ("steps", *_TYPES, *_LAYOUTS, "structure", "config")]
-        + [pa.field("sliced", pa.bool_(), nullable=False)]
+        [pa.field(name, pa.string(), nullable=False) for name in ("steps", *TYPES, *LAYOUTS, "structure", "config")]
+        + [pa.field(name, pa.bool_(), nullable=False) for name in flags]
         + [pa.field(name, pa.int64(), nullable=False) for name in numbers]
         + [pa.field("gain", pa.float64(), nullable=False)]
     )
 
 
 def _record(row: TunedRow) -> dict[str, Any]:
-    key, pick = row.key, row.pick
-    record: dict[str, Any] = {"steps": key.steps, "structure": pick.structure.value, "sliced": key.sliced}
-    record |= {name: getattr(key, name).value for name in _TYPES}
-    record |= {name: getattr(key, name).name.lower() for name in _LAYOUTS}
-    record |= {f"{name}_class": value for name, value in zip(_SIZES, key.sizes, strict=True)}
-    record |= {"config": json.dumps(asdict(pick.config)), "gain": row.gain, "products": row.products}
-    return record | {f"example_{name}": value for name, value in zip(_SIZES, row.example, strict=True)}
+    pick = pick_data(row.pick)
+    record = key_data(row.key) | {"exact": row.exact, "structure": pick["structure"]}
+    record |= {"config": json.dumps(pick["config"]), "gain": row.gain, "products": row.products}
+    return record | {f"example_{name}": value for name, value in zip(SIZES, row.example, strict=True)}
 
 
-def _row(record: dict[str, Any]) -> TunedRow:
-    sizes, example = (tuple(record[name] for name in names) for names in
-                      ([f"{s}_class" for s in _SIZES], [f"example_{s}" for s in _SIZES]))  # fmt: skip
-    known: dict[str, Any] = {name: DType(record[name]) for name in _TYPES}
-    known |= {name: Layout[record[name].upper()] for name in _LAYOUTS}
-    structure = Structure(record["structure"])
+def _row(record: Mapping[str, Any]) -> TunedRow:
     return TunedRow(
-        key=TunedKey(
-            steps=record["steps"], sliced=record["sliced"], sizes=(sizes[0], sizes[1], sizes[2]), **known
-        ),
-        pick=TunedPick(structure=structure, config=config_from(structure, json.loads(record["config"]))),
-        gain=record["gain"],
-        products=record["products"], example=(example[0], example[1], example[2]),
+        key=key_from(record), exact=record.get("exact", False), gain=record["gain"], products=record["products"],
+        pick=pick_from({"structure": record["structure"], "config": json.loads(record["config"])}),
+        example=sizes_from(record[f"example_{name}"] for name in SIZES),
     )  # fmt: skip
 
 

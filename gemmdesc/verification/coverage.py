@@ -26,7 +26,8 @@ from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.sampling import KIND_NAMES, Regime, Scope, scope_named
 from gemmdesc.probe.workers import Workers
 from gemmdesc.verification.campaign import Report
-from gemmdesc.verification.coverage_records import covered_from_plain, covered_of, covered_to_plain
+from gemmdesc.verification.coverage_records import covered_of, covered_to_plain
+from gemmdesc.verification.coverage_rows import Rows, bind_records, family_journal, last_records, note_words
 from gemmdesc.verification.in_flight import Marking, take_marks
 from gemmdesc.verification.kind_campaign import Needs, Verify
 from gemmdesc.verification.kind_draws import KindItem
@@ -173,8 +174,7 @@ def coverage_item(
 
 def run_coverage(
     workers: Workers, scopes: Mapping[str, Scope], options: CoverageOptions, folder: Path, identity: Mapping[str, Any],
-    report: Report, tasks: CoverageTasks, about: Mapping[str, Any] = MappingProxyType({}),
-    rows: Mapping[str, str] = MappingProxyType({}),
+    report: Report, tasks: CoverageTasks, about: Mapping[str, Any] = MappingProxyType({}), rows: Rows | None = None,
 ) -> int:  # fmt: skip
     """Do the shapes of the options' shard that are not in ``folder`` yet, until time is over; returns how many.
 
@@ -182,8 +182,8 @@ def run_coverage(
     Families and regimes progress in proportion, so that a session cut short has some of each; what one was working on
     that was killed, or lost a worker, comes last.  Every record is handed
     to the operating system as soon as it is known.  ``about``: what made the records (command, card, versions, date),
-    kept beside them.  ``rows``: by family, a digest of the rules that its shapes may meet; where these change its
-    records are of another campaign, whatever other families' rules do.
+    kept beside them.  ``rows``: of the profile; a record is bound to the row that decided its shape, and a shape whose
+    row has changed since is done again.  None: records are bound to nothing.
 
     Raises:
         CampaignError: ``folder`` holds another campaign, or a process lost its device; what was done is on disk, and
@@ -191,9 +191,12 @@ def run_coverage(
     """
     until = None if options.seconds is None else time.time() + options.seconds
     log = Journal(folder, {**identity, "seed": options.seed, "draws": options.draws})
+    journals = {f: family_journal(folder / f, {**identity, "family": f}) for f in scopes}
     log.append(ABOUT, dict(about))
-    journals = {f: Journal(folder / f, {**identity, "family": f, "rows": rows.get(f, "")}) for f in scopes}
-    items = _suspects_last(list(_left(scopes, options, journals, until)), log, folder / _MARKS)
+    if rows is not None:
+        bind_records(workers, rows, folder, journals, list(_first(scopes, options, until)), report)
+        note_words(log, rows)
+    items = _suspects_last(list(_left(scopes, options, journals, until, rows)), log, folder / _MARKS)
     began = time.monotonic()
     if tasks.needs is not None and tasks.compile is not None:
         _compile(workers, items[:_LOOKED_AT], tasks.needs, tasks.compile, report)
@@ -202,7 +205,8 @@ def run_coverage(
         if record is None:
             break
         family, regime = item.name.split("/")
-        journals[family].append(regime, covered_to_plain(covered_of(record, item.index)))
+        row = "" if rows is None else rows.word(record)
+        journals[family].append(regime, covered_to_plain(covered_of(record, item.index, row)))
         session.count(item.name)
         report("coverage", session.done, len(items))
         if record.fatal:
@@ -224,24 +228,32 @@ def _suspects_last(items: list[KindItem], log: Journal, marks: Path) -> list[Kin
     return sorted(items, key=lambda item: item.key in suspects)
 
 
-def _left(
-    scopes: Mapping[str, Scope], options: CoverageOptions, journals: Mapping[str, Journal], until: float | None
-) -> Iterator[KindItem]:
-    """The shapes of the shard that no journal holds, all families and regimes in proportion."""
-    places: list[tuple[float, int, KindItem]] = []
+def _first(scopes: Mapping[str, Scope], options: CoverageOptions, until: float | None) -> Iterator[KindItem]:
+    """Shape 0 of every family and regime."""
     for family, scope in scopes.items():
-        regimes = [r for r in REGIMES if r in scope.regimes]
-        for regime in (r for r in regimes if r in options.regimes):
-            count = math.ceil(options.shapes[family] / len(regimes))
-            done = {covered_from_plain(line).index for line in journals[family].read(regime.value)}
-            first = coverage_item(
-                family, scope, regime, 0, seed=options.seed, draws=options.draws, until=until
-            )  # fmt: skip
-            places += [
-                ((i + 0.5) / count, len(places), replace(first, index=i))
-                for i in range(count)
-                if i in options.shard and i not in done
-            ]
+        for regime in (r for r in REGIMES if r in scope.regimes):
+            yield coverage_item(family, scope, regime, 0, seed=options.seed, draws=options.draws, until=until)
+
+
+def _left(
+    scopes: Mapping[str, Scope], options: CoverageOptions, journals: Mapping[str, Journal], until: float | None,
+    rows: Rows | None,
+) -> Iterator[KindItem]:  # fmt: skip
+    """The shapes of the shard of which no journal holds a record that is not stale, families and regimes in proportion.
+    """
+    places: list[tuple[float, int, KindItem]] = []
+    for first in _first(scopes, options, until):
+        family, regime = first.name.split("/")
+        if Regime(regime) not in options.regimes:
+            continue
+        count = math.ceil(options.shapes[family] / sum(r in scopes[family].regimes for r in REGIMES))
+        known = last_records(journals[family], regime)
+        done = {i for i, record in known.items() if rows is None or record.row in rows.words}
+        places += [
+            ((i + 0.5) / count, len(places), replace(first, index=i))
+            for i in range(count)
+            if i in options.shard and i not in done
+        ]
     return (item for _, _, item in sorted(places, key=lambda place: place[:2]))
 
 

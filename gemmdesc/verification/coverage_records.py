@@ -19,7 +19,9 @@ class Covered:
 
     ``sizes``: m, n, k, and the matrices of a batch; ``outcome``: an ``Outcome`` or ``refused``, that of the worst draw;
     ``kernel``: what computed our side (``replay``: on windows), "" where nothing did; ``code``, ``why``: of a decline,
-    a refusal or a failure.  ``detail``: everything that is known, of shapes that were compared and are not equal.
+    a refusal or a failure.  ``row``: the word of the profile's row that decided it (``gemmdesc.profiles.Deciding``), ""
+    in records of before they had one.  ``detail``: everything that is known, of shapes that were compared and are not
+    equal.
     """
 
     index: int
@@ -29,6 +31,7 @@ class Covered:
     kernel: str = ""
     code: str = ""
     why: str = ""
+    row: str = ""
     detail: dict[str, Any] | None = None
 
     @property
@@ -37,8 +40,8 @@ class Covered:
         return None if self.detail is None else self.detail["counts"]
 
 
-def covered_of(record: KindRecord, index: int) -> Covered:
-    """Shape ``index`` of its family and regime."""
+def covered_of(record: KindRecord, index: int, row: str = "") -> Covered:
+    """Shape ``index`` of its family and regime, which ``row`` decided."""
     p, outcome = record.problem, record.outcome
     sizes = (p["m"], p["n"], p["k"], *((p["batch_count"],) if p["batch_count"] > 1 else ()))
     declined = record.declined
@@ -48,16 +51,16 @@ def covered_of(record: KindRecord, index: int) -> Covered:
         index=index, sizes=sizes, outcome=outcome, milliseconds=round(1000 * record.seconds), kernel=record.kernel,
         code="" if declined is None else declined.code,
         why=record.refused or record.failure if declined is None else declined.reason,
-        detail=plain if compared else None,
+        row=row, detail=plain if compared else None,
     )  # fmt: skip
 
 
 def covered_to_plain(covered: Covered) -> dict[str, Any]:
-    """JSON-ready form; an equal shape has no more than its index, sizes, kernel and milliseconds."""
+    """JSON-ready form; an equal shape has no more than its index, sizes, kernel, milliseconds and row."""
     c = covered
     data = {"i": c.index, "mnk": list(c.sizes), "by": c.kernel, "ms": c.milliseconds}
     data |= {} if c.outcome == Outcome.EQUAL.value else {"is": c.outcome}
-    beside = {"code": c.code, "why": c.why, "detail": c.detail}
+    beside = {"row": c.row, "code": c.code, "why": c.why, "detail": c.detail}
     return {name: value for name, value in (data | beside).items() if value not in (None, "")}
 
 
@@ -71,7 +74,7 @@ def covered_from_plain(data: dict[str, Any]) -> Covered:
         return Covered(
             index=data["i"], sizes=tuple(data["mnk"]), outcome=data.get("is", Outcome.EQUAL.value),
             milliseconds=data["ms"], kernel=data.get("by", ""), code=data.get("code", ""), why=data.get("why", ""),
-            detail=data.get("detail"),
+            row=data.get("row", ""), detail=data.get("detail"),
         )  # fmt: skip
     except (KeyError, TypeError) as error:
         raise CampaignError(f"record must be one that verify wrote ({error!r}) (got {str(data)[:200]})") from None

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gemmdesc.errors import CampaignError
 from gemmdesc.verification.coverage import ABOUT, FAMILIES, REGIMES, SESSIONS
 from gemmdesc.verification.coverage_records import Covered, covered_from_plain
+from gemmdesc.verification.coverage_rows import ROWS, STAMP
 from gemmdesc.verification.kind_records import REFUSED
 from gemmdesc.verification.kinds import REPLAY
 from gemmdesc.verification.records import Outcome
 
-_STAMP = "campaign.json"
 _NUMBER = re.compile(r"\d+")
 #: Reasons and mismatches that a claim lists.
 _MOST_LISTED = 60
@@ -26,13 +26,15 @@ _MOST_LISTED = 60
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
     """``covered``: by family and regime, each index once.  ``sessions``: the last note of each.  ``about``: what made
-    the records, a line for each session.
+    the records, a line for each session.  ``stale``: by family, shapes whose only records were decided by rows that
+    have changed since; nothing else counts them.
     """
 
     draws: int
     covered: Mapping[tuple[str, str], tuple[Covered, ...]]
     sessions: tuple[dict[str, Any], ...]
     about: tuple[dict[str, Any], ...]
+    stale: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, family: str | None = None, regime: str | None = None) -> list[Covered]:
         """All shapes of a family, of a regime, or of both."""
@@ -59,14 +61,12 @@ def read_coverage(folders: Sequence[Path]) -> Coverage:
 
     Raises:
         CampaignError: a folder holds no coverage campaign, or they are of different ones (library, card, seed, draws,
-            a family's rows of the profile).
+            the rows of the profile by the last session).
     """
+    words = _require_one_campaign(folders)
     stamps = [_stamp(folder) for folder in folders]
-    _require_one(folders, stamps)
-    for family in FAMILIES:
-        of_family = [f / family / _STAMP for f in folders]
-        _require_one(folders, [json.loads(s.read_text()) for s in of_family if s.is_file()] or stamps)
     covered: dict[tuple[str, str], dict[int, Covered]] = {}
+    stale: dict[tuple[str, str], set[int]] = {}
     sessions: list[dict[str, Any]] = []
     about: list[dict[str, Any]] = []
     for folder in folders:
@@ -75,13 +75,43 @@ def read_coverage(folders: Sequence[Path]) -> Coverage:
         for family in FAMILIES:
             for regime in REGIMES:
                 shapes = map(covered_from_plain, _lines(folder / family / f"{regime.value}.jsonl"))
-                found = {c.index: c for c in shapes}
+                last = {c.index: c for c in shapes}
+                found = {i: c for i, c in last.items() if words is None or c.row in words}
+                stale.setdefault((family, regime.value), set()).update(last.keys() - found.keys())
                 if found:
                     covered.setdefault((family, regime.value), {}).update(found)
+    old = Counter({f: 0 for f, _ in stale})
+    for (family, name), indices in stale.items():
+        old[family] += len(indices - covered.get((family, name), {}).keys())
     return Coverage(
-        draws=stamps[0]["draws"], sessions=tuple(sessions), about=tuple(about),
+        draws=stamps[0]["draws"], sessions=tuple(sessions), about=tuple(about), stale=+old,
         covered={place: tuple(shapes[i] for i in sorted(shapes)) for place, shapes in covered.items()},
     )  # fmt: skip
+
+
+def all_different(folders: Sequence[Path]) -> Iterator[tuple[str, Covered]]:
+    """Every shape that ever differed, whichever row decided it then, with its family and regime, ``f/r``."""
+    for folder in folders:
+        for family in FAMILIES:
+            for regime in REGIMES:
+                for covered in map(covered_from_plain, _lines(folder / family / f"{regime.value}.jsonl")):
+                    if covered.outcome == Outcome.DIFFERENT.value:
+                        yield f"{family}/{regime.value}", covered
+
+
+def _require_one_campaign(folders: Sequence[Path]) -> frozenset[str] | None:
+    """The words of rows that hold; None where no session bound its records to rows."""
+    stamps = [_stamp(folder) for folder in folders]
+    _require_one(folders, stamps)
+    said = [(_lines(folder / f"{ROWS}.jsonl") or [{}])[-1] for folder in folders]
+    _require_one(folders, said)
+    bound = "words" in said[0]
+    for family in FAMILIES:
+        of_family = [json.loads(s.read_text()) for f in folders if (s := f / family / STAMP).is_file()]
+        # Records that name their rows need no digest of all of them.
+        kept = [{n: v for n, v in stamp.items() if not (bound and n == ROWS)} for stamp in of_family]
+        _require_one(folders, kept or stamps)
+    return frozenset(said[0]["words"]) if bound else None
 
 
 def _require_one(folders: Sequence[Path], stamps: Sequence[dict[str, Any]]) -> None:
@@ -90,7 +120,7 @@ def _require_one(folders: Sequence[Path], stamps: Sequence[dict[str, Any]]) -> N
 
 
 def _stamp(folder: Path) -> dict[str, Any]:
-    path = folder / _STAMP
+    path = folder / STAMP
     stamp = json.loads(path.read_text()) if path.is_file() else {}
     if "draws" not in stamp:
         raise CampaignError(f"folder must hold a coverage campaign (got {folder})")
@@ -139,6 +169,7 @@ def coverage_summary(coverage: Coverage) -> dict[str, Any]:
         "by_regime": {r: coverage_counts(c.of(regime=r), draws) for r in c.regimes},
         "by_family_and_regime": places,
         "kernels": dict(Counter(x.kernel for x in c.of() if x.kernel).most_common()),
+        "stale": dict(c.stale),
         "reasons": _reasons(c),
         "mismatches": [
             {"shape": f"{f}/{r}/{x.index}", "sizes": list(x.sizes), "kernel": x.kernel, **(x.detail or {})}
@@ -197,6 +228,7 @@ def coverage_claim(coverage: Coverage, claim: str) -> dict[str, Any]:
         "counts": {**data["by_family"], "all": data["total"]},
         "by_regime": data["by_regime"],
         "by_family_and_regime": data["by_family_and_regime"],
+        "stale": data["stale"],
         "reasons": data["reasons"][:_MOST_LISTED],
         "kernels": data["kernels"],
         "mismatches": data["mismatches"][:_MOST_LISTED],

@@ -7,18 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemmdesc.library.interface import Inputs
-from gemmdesc.operands import Family, HashOperand, MaskedOperand, Operand
+from gemmdesc.operands import Operand
 from gemmdesc.probe.compare import Draw as Beside
-from gemmdesc.probe.compare import draw_inputs, moderate_operands
-from gemmdesc.probe.courses import has_gelu
+from gemmdesc.probe.compare import draw_inputs, plain_operands
 from gemmdesc.probe.sampling import Scope, draw_problem
-from gemmdesc.problem import ComputeType, GemmProblem
+from gemmdesc.problem import GemmProblem
 from gemmdesc.verification.draws import Draw
 
 #: Shapes come from other seeds than those of campaigns of the probe.
 _SEED_OFFSET = 2_000_003
-#: The bits of a float32 pattern down to the one below tfloat32's last: half of what they leave are ties.
-_TIES = 0xFFFFF000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +53,7 @@ def kind_inputs(problem: GemmProblem, draw: Draw, seed: int) -> Inputs:
 
 def draw_beside(draw: Draw, seed: int) -> Beside:
     """The draw as the probe names it, for what it makes beside operands: inputs and windows."""
-    return Beside(seed=seed, number=draw.number, rival=False)
+    return Beside(seed=seed, number=draw.number, rival=False, family=draw.family)
 
 
 def kind_operands(problem: GemmProblem, draw: Draw, seed: int) -> tuple[Operand, Operand]:
@@ -64,10 +61,4 @@ def kind_operands(problem: GemmProblem, draw: Draw, seed: int) -> tuple[Operand,
 
     Where gelu follows, sums of such draws are about one.
     """
-    if has_gelu(problem) and draw.family is Family.NORMAL:
-        return moderate_operands(problem, seed, draw.number)
-    a: Operand = HashOperand(dtype=problem.a_dtype, family=draw.family, seed=seed, draw=draw.number, role="a")
-    b: Operand = HashOperand(dtype=problem.b_dtype, family=draw.family, seed=seed, draw=draw.number, role="b")
-    if problem.compute_type is ComputeType.COMPUTE_32F_FAST_TF32 and draw.family is Family.NORMAL:
-        return MaskedOperand(source=a, mask=_TIES), MaskedOperand(source=b, mask=_TIES)
-    return a, b
+    return plain_operands(problem, draw_beside(draw, seed))
