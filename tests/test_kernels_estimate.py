@@ -50,7 +50,7 @@ def tile(m: int, n: int, k: int, stages: int, warps: int | None = None) -> Kerne
 
 
 def us(config: KernelConfig, m: int, n: int, k: int, count: int = 1, structure: Structure = TMA) -> float:
-    return estimated_us(structure, config, meta(m, n, k), slices(k, count), k // count)
+    return estimated_us(structure, config, meta(m, n, k), slices(k, count), k // count, H200)
 
 
 def test_a_card_is_full_or_it_is_not() -> None:

@@ -87,7 +87,7 @@ def tune(
     from gemmdesc.ops import default_planner
     from gemmdesc.profiles import user_folder
     from gemmdesc.tuning.ahead import Ahead
-    from gemmdesc.tuning.card import Contest, tune_shapes
+    from gemmdesc.tuning.card import Contest, defaulted, tune_shapes
     from gemmdesc.tuning.store import read_tuned, tuned_path
     from gemmdesc.tuning.times import read_times
 
@@ -98,6 +98,7 @@ def tune(
     path = tuned_path(out or user_folder(), planner.device)
     earlier = read_tuned(path) if path.is_file() else None
     before = read_times(times, planner.device) if times is not None and times.exists() else ()
+    before = defaulted(planner, before)
     given = {name: x for name, x in (("most", most), ("within", within), ("hopeless", hopeless)) if x is not None}
     contest = Contest(rounds=rounds, **given)  # type: ignore[arg-type]  # most is whole
     written = monotonic()

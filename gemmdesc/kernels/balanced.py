@@ -11,7 +11,8 @@ from gemmdesc.descriptor import Balanced, Contiguous, Cut, GEMMDesc, Start
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, THIN_SIDE, KernelChoice, choose_kernel
+from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, choose_kernel
+from gemmdesc.kernels.config import THIN_SIDE
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, MatrixMeta
 from gemmdesc.kernels.nest import MOST_SUMS, cut_merges
 from gemmdesc.kernels.slices import Merge, declined, misfit

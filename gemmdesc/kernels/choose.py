@@ -20,6 +20,7 @@ from gemmdesc.kernels.config import (
     MERGED_GROUPED_CONFIGS,
     MERGED_POINTER_CONFIGS,
     POINTER_CONFIGS,
+    THIN_SIDE,
     TMA_CONFIGS,
     WIDE_CONFIGS,
     Feature,
@@ -37,8 +38,6 @@ from gemmdesc.kernels.unasked import compared, features_of, pays_unasked, withou
 
 #: The largest offset, in elements, that 32-bit index arithmetic reaches.
 MAX_NARROW_OFFSET = 2**31 - 1
-#: Products with a side of at most this many rows are computed transposed where that puts the long side on M.
-THIN_SIDE = 64
 #: Operands are repacked where both sides reach this: copying them then costs little beside multiplying them.
 PACKED_SIDE = 128
 #: Nor are they where a slice has no more lanes than this, and tiles of that side are no more than multiprocessors: such

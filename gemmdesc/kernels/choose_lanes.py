@@ -149,7 +149,7 @@ def _form(lanes: Lanes, meta: KernelMeta, read: Read, outputs: int) -> LaneForm:
     )  # fmt: skip
 
 
-#: Whether lanes may be picked where nobody asked for a structure: tests/test_lanes_gpu.py has run on an H200 to its end.
+#: Whether lanes may be picked where nobody asked for them: tests/test_lanes_gpu.py has run on an H200 to its end.
 LANES_UNASKED = True
 
 

@@ -12,6 +12,8 @@ from gemmdesc.errors import InvalidInputError
 
 #: The most tiles whose finished slices a kernel counts, each in a word of its own.
 MOST_COUNTED = 1024
+#: Products with a side of at most this many rows are computed transposed where that puts the long side on M.
+THIN_SIDE = 64
 #: Room for the barriers of the pipeline, generously.
 _BARRIER_BYTES = 1024
 

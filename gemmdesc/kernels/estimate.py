@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 
 from gemmdesc.dtypes import DType
-from gemmdesc.kernels.config import KernelConfig
+from gemmdesc.kernels.config import THIN_SIDE, KernelConfig
 from gemmdesc.kernels.meta import KernelMeta, Layout
 from gemmdesc.kernels.slices import Slices
 from gemmdesc.kernels.specialised import SpecialisedConfig
@@ -68,25 +68,30 @@ class Costs:
     sharpness: float
 
 
-#: Fitted to an H200.
+#: Fitted to an H200: of stock kernels that fold slices or have few columns, of those of other whole chains, and of
+#: specialised warps, whose loads never wait for a tile's end.  Each set ranks what competes for the same products, no
+#: more: a cost may stand for others.
 H200 = Costs(
     start_us=2.74, fill_us=0.24, early_us=0.5, latency_us=0.818, gigahertz=1.98, tera_operations=917.0, terabytes=4.51,
-    cache_bytes=64.0,
-    tile_us=0.25, store_ns=10.8, line_ns=0.11, sliver_ns=8.1, fold_us=2.42, fold_terabytes=2.19, turned_terabytes=0.5,
-    merge_us=1.28, slice_us=0.075, slice_ns=180.0, restart_us=1.4, sharpness=3.87,
+    cache_bytes=64.0, tile_us=0.25, store_ns=10.8, line_ns=0.11, sliver_ns=8.1, fold_us=2.42, fold_terabytes=2.19,
+    turned_terabytes=0.5, merge_us=1.28, slice_us=0.075, slice_ns=180.0, restart_us=1.4, sharpness=3.87,
 )  # fmt: skip
-
-
-#: The same card under the chain of specialised warps, whose loads never wait for a tile's end.
+H200_WHOLE = replace(
+    H200, start_us=3.192, fill_us=0.0485, early_us=0.484, latency_us=0.359, gigahertz=2.49, tera_operations=1184.7,
+    terabytes=5.39, cache_bytes=317.0, tile_us=0.0505, store_ns=14.13, line_ns=0.43, sliver_ns=2.4, restart_us=5.21,
+    sharpness=1.474,
+)  # fmt: skip
 H200_SPECIALISED = replace(
-    H200, start_us=1.55, fill_us=0.13, early_us=0.55, latency_us=0.05, gigahertz=1.55, tera_operations=825.0,
-    terabytes=3.7, cache_bytes=150.0, tile_us=0.97, store_ns=12.0, line_ns=0.074, sharpness=7.1,
+    H200, start_us=2.853, fill_us=0.644, early_us=0.6535, latency_us=0.183, gigahertz=1.965, tera_operations=853.1,
+    terabytes=3.87, cache_bytes=743.0, tile_us=0.196, store_ns=4.98, line_ns=0.0149, sliver_ns=6.54, sharpness=2.005,
 )  # fmt: skip
 
 
-def costs_of(structure: Structure) -> Costs:
-    """What kernels of ``structure`` pay on the card that the costs were fitted to."""
-    return H200_SPECIALISED if structure is Structure.CHAIN_SPECIALISED else H200
+def costs_of(structure: Structure, meta: KernelMeta, slices: Slices) -> Costs:
+    """What kernels of ``structure`` pay for such a product on the card that the costs were fitted to."""
+    if structure is Structure.CHAIN_SPECIALISED:
+        return H200_SPECIALISED
+    return H200_WHOLE if slices.merge is None and meta.n > THIN_SIDE else H200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +132,7 @@ def estimated_us(
     ``meta`` is of the product as the kernel computes it, ``span`` of a slice's lanes as the kernel reads them.
     ``costs``: by default those of :func:`costs_of`.
     """
-    costs = costs or costs_of(structure)
+    costs = costs or costs_of(structure, meta, slices)
     turns = turns_of(structure, config, meta, slices, span)
     bounds = _bounds(config, meta, turns, min(span, meta.k), costs)
     largest = max(bounds)

@@ -12,8 +12,9 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.balanced import BalancedChoice, choose_balanced, is_balanced
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.choose import THIN_SIDE, KernelChoice, choose_kernel, structures_for
+from gemmdesc.kernels.choose import KernelChoice, choose_kernel, structures_for
 from gemmdesc.kernels.choose_lanes import LaneChoice, choose_scalar
+from gemmdesc.kernels.config import THIN_SIDE
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.nest import MOST_SUMS, NestChoice, choose_nest, cut_merges
 from gemmdesc.kernels.slices import Merge, declined, output_dtypes, slice_up

@@ -263,8 +263,8 @@ def fetch_operands(
         )  # fmt: skip
 
 
-#: Whether 16-bit values take quotients by rcp.approx.  That all 65,536 come out alike rests on what exp(-x) is next to 0,
-#: which only a card says: tests/test_fused_gpu.py compares them all.
+#: Whether 16-bit values take quotients by rcp.approx.  That all 65,536 come out alike rests on what exp(-x) is next to
+#: 0, which only a card says: tests/test_fused_gpu.py compares them all.
 QUOTIENTS = tl.constexpr(True)
 
 

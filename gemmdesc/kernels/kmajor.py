@@ -18,8 +18,8 @@ from gemmdesc.descriptor import (
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic, multiplied_dtypes
-from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, THIN_SIDE
-from gemmdesc.kernels.config import KernelConfig
+from gemmdesc.kernels.choose import MAX_NARROW_OFFSET
+from gemmdesc.kernels.config import THIN_SIDE, KernelConfig
 from gemmdesc.kernels.kmajor_blocks import FLOAT8_DTYPES, TILES, Blocks, Tile, lay_out
 from gemmdesc.kernels.meta import KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.slices import NO_LOOP_STEP, Merge, declined

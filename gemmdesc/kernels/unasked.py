@@ -55,14 +55,14 @@ def pays_unasked(
     """Whether each feature of ``config`` was faster on a card for products like this one.
 
     One launch: the estimate weighs it against a fold of its own.  Narrow: for slices that one launch folds; whole
-    chains gained nothing.  Dependent: for whole chains of which each program has one, or which are shorter than the
-    pipeline; a longer loop over tiles loses more by letting the next kernel start than that gains by it.  Specialised:
-    wherever it is estimated to be faster.  What no card has compared yet, dependent launches of large tiles of the
-    stock chain, and tiles of two widths, which were slower, are never picked.
+    chains gained nothing.  Specialised: wherever it is estimated to be faster, and dependent always.  Dependent else:
+    for whole chains of which each program has one, or which are shorter than the pipeline; a longer loop over tiles
+    loses more by letting the next kernel start than that gains by it.  Dependent launches of large tiles of the stock
+    chain, tiles of two widths and clusters, which were slower or won too rarely to tell where, are never picked.
     """
     if not compared(structure, config) or (structure.by_descriptor and config.thin and not structure.merged):
         return False
-    if not config.dependent:
+    if not config.dependent or structure is Structure.CHAIN_SPECIALISED:
         return True
     if slices.merge is not None:
         return False

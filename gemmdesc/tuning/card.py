@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from time import monotonic
@@ -18,6 +18,7 @@ from gemmdesc.kernels.competing import (
     TunableChoice,
     competing,
     key_of,
+    pick_of,
     room,
     worth_timing,
 )
@@ -25,7 +26,8 @@ from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.tuned import TunedKey
 from gemmdesc.kernels.variant import Variant
 from gemmdesc.tuning.card_trial import CardTrial
-from gemmdesc.tuning.search import HOPELESS, Measured, measure
+from gemmdesc.tuning.search import HOPELESS, Measured, beside, measure
+from gemmdesc.tuning.times import TimedProduct
 
 if TYPE_CHECKING:
     from gemmdesc.library.torch_settings import TorchSettings
@@ -134,6 +136,23 @@ def tune_shapes(
 def unlabelled(shape: Shape) -> Shape:
     """The product itself, whatever people call it."""
     return replace(shape, label="")
+
+
+def defaulted(planner: Planner, timed: Sequence[TimedProduct]) -> tuple[TimedProduct, ...]:
+    """What was timed, beside what the model chooses today, which may have been another choice then.
+
+    A product that declines today stays as it was.
+    """
+    from gemmdesc.library.torch_settings import read_settings
+
+    settings = read_settings(planner.device.sm)
+    found = []
+    for one in timed:
+        candidate = _candidate(one.shape, _planned(planner, one.shape, settings), Contest())
+        known = isinstance(candidate, Candidate) and candidate.key == one.measured.key
+        default = pick_of(candidate.choices[0]) if known else one.measured.default  # type: ignore[union-attr]
+        found.append(replace(one, measured=beside(one.measured, default)))
+    return tuple(found)
 
 
 def by_gain(

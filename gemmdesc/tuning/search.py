@@ -21,7 +21,7 @@ from gemmdesc.kernels.tuned import Sizes, TunedKey, TunedPick, TunedTable, tuned
 
 #: A pick takes the default's place where it is faster by more than this in both halves of the rounds: differences
 #: between program starts are as large.
-LEAST_GAIN = 0.02
+LEAST_GAIN = 0.01
 #: Configs slower than the fastest by more than this after a few rounds are timed no longer.
 HOPELESS = 1.25
 _FIRST_ROUNDS = 2
@@ -125,12 +125,24 @@ def _race(
     return halves, {pick: min(values) for pick, values in times.items() if pick not in later}
 
 
+def beside(measured: Measured, default: TunedPick) -> Measured:
+    """What was timed, with ``default`` as what the model chooses; as it was where that was not timed."""
+    if default in measured.halves:
+        return replace(measured, default=default)
+    if default not in measured.hopeless:
+        return measured
+    us = measured.hopeless[default]
+    given_up = {pick: least for pick, least in measured.hopeless.items() if pick != default}
+    return replace(measured, default=default, halves={**measured.halves, default: (us, us)}, hopeless=given_up)
+
+
 def settle(measured: Iterable[Measured], least_gain: float = LEAST_GAIN) -> tuple[TunedRow, ...]:
     """Rows of classes whose products are faster with one pick than with the default, and of products that want another.
 
-    What a class of several products gets is the pick of the greatest mean gain among those that were timed on all.  A
-    product has a row of its own where its fastest pick beats the default and is not its class's, or with the default
-    where its class's would make it slower.  Faster and slower: by more than ``least_gain`` in both halves.
+    A class of products of several sizes gets the pick of the greatest mean gain among those that were timed on all; one
+    product says nothing of its neighbours, whose tiles fill other waves.  A product has a row of its own where its
+    fastest pick beats the default and is not its class's, or with the default where its class's would make it slower.
+    Faster and slower: by more than ``least_gain`` in both halves.
     """
     classes: dict[TunedKey, list[Measured]] = {}
     for one in measured:
@@ -142,12 +154,12 @@ def _rows(members: Sequence[Measured], least_gain: float) -> Iterator[TunedRow]:
     """Of one class."""
     # A pick of other bytes on one product is a fault of the kernel: it is none for the others either.
     faulty = {pick for m in members for pick in m.different}
-    shared = _fastest(members, faulty, least_gain)
-    if shared is not None:
-        yield shared
     same: dict[Sizes, list[Measured]] = {}
     for one in members:
         same.setdefault(one.sizes, []).append(one)
+    shared = _fastest(members, faulty, least_gain) if len(same) > 1 else None
+    if shared is not None:
+        yield shared
     for alike in same.values():
         own = _fastest(alike, faulty, least_gain)
         if own is not None:
