@@ -21,11 +21,12 @@ from gemmdesc.kernels.estimate import H200, estimated_us, turns_of
 from gemmdesc.kernels.fused import FUSED_CONFIGS
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.slices import NO_LOOP_STEP, Merge, Slices
+from gemmdesc.kernels.specialised import CLUSTERED_CONFIGS, SPECIALISED_CONFIGS
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.unasked import features_of, pays_unasked, without_twins
 
 TMA, FOLDED, MERGED = Structure.CHAIN_TMA, Structure.FOLDED_CHAIN, Structure.MERGED_TMA
-WIDE = Structure.CHAIN_WIDE
+WIDE, SPECIALISED = Structure.CHAIN_WIDE, Structure.CHAIN_SPECIALISED
 
 
 def meta(m: int, n: int, k: int) -> KernelMeta:
@@ -159,6 +160,7 @@ def test_what_no_card_has_compared_is_not_picked_unasked() -> None:
         (structure,) = (s for s in Structure if config in configs_of(s))
         assert not any(pays_unasked(structure, replace(config, dependent=early), *at) for early in (False, True))
         assert config not in FUSED_CONFIGS
-    large = tile(128, 128, 64, 4, 8)
-    assert pays_unasked(TMA, large, *at)
-    assert not pays_unasked(TMA, replace(large, dependent=True), *at)
+    for config in CLUSTERED_CONFIGS:
+        assert not any(pays_unasked(SPECIALISED, replace(config, dependent=e), *at) for e in (False, True))
+    for config in (c for c in SPECIALISED_CONFIGS if c not in CLUSTERED_CONFIGS):
+        assert all(pays_unasked(SPECIALISED, replace(config, dependent=e), *at) for e in (False, True))

@@ -5,7 +5,7 @@ The one place that says so.  Tuned tables and callers may name any config, and a
 
 from __future__ import annotations
 
-from gemmdesc.kernels.config import SHORT_TILE, UNCOMPARED_CONFIGS, Feature, KernelConfig
+from gemmdesc.kernels.config import UNCOMPARED_CONFIGS, Feature, KernelConfig
 from gemmdesc.kernels.estimate import turns_of
 from gemmdesc.kernels.meta import KernelMeta
 from gemmdesc.kernels.slices import Slices
@@ -15,12 +15,9 @@ from gemmdesc.kernels.structure import Structure
 
 def compared(structure: Structure, config: KernelConfig) -> bool:
     """Whether a card has compared the bytes of such a kernel with the replay's."""
-    if config.cluster > 1:
-        return False
-    large = config.block_m * config.block_n > SHORT_TILE and not config.beside_n
-    return not structure.by_descriptor or (
-        _pipeline(config) not in _UNCOMPARED and not (config.dependent and large)
-    )
+    if structure is Structure.CHAIN_SPECIALISED:
+        return config.cluster == 1
+    return not structure.by_descriptor or _pipeline(config) not in _UNCOMPARED
 
 
 def _pipeline(c: KernelConfig) -> tuple[int, ...]:
@@ -57,8 +54,8 @@ def pays_unasked(
     One launch: the estimate weighs it against a fold of its own.  Narrow: for slices that one launch folds; whole
     chains gained nothing.  Specialised: wherever it is estimated to be faster, and dependent always.  Dependent else:
     for whole chains of which each program has one, or which are shorter than the pipeline; a longer loop over tiles
-    loses more by letting the next kernel start than that gains by it.  Dependent launches of large tiles of the stock
-    chain, tiles of two widths and clusters, which were slower or won too rarely to tell where, are never picked.
+    loses more by letting the next kernel start than that gains by it.  Tiles of two widths and clusters, which were
+    slower or won too rarely to tell where, are never picked.
     """
     if not compared(structure, config) or (structure.by_descriptor and config.thin and not structure.merged):
         return False
