@@ -1,7 +1,7 @@
 """A program ready to run on one device: kernels loaded, arguments packed, tensor maps encoded and kept by address.
 
-Running it writes the addresses that changed since the last time and calls ``cuLaunchKernelEx`` once for each step, in a
-loop in C where one could be built.  It may be used by several threads and on several streams: each call takes arguments
+Running it writes the addresses of the call and calls ``cuLaunchKernelEx`` once for each step, all of it in C where that
+could be built.  It may be used by several threads and on several streams: each call takes arguments
 of its own from a pool.  It holds no memory of the device.
 """
 
@@ -23,11 +23,14 @@ from gemmdesc.kernels.driver import (
     TensorMap,
     launch_attributes,
 )
+from gemmdesc.kernels.launch_loop import recipe_of
 from gemmdesc.kernels.loaded import BoxFormat, LoadedKernel, NotPreparableError, flat_types
 from gemmdesc.kernels.program import Box, Input, Program, Step, Word
 
 #: Tensor maps that a program keeps of each descriptor, one for each address.
 KEPT_MAPS = 1024
+#: Tensor maps of a program that C writes; one with more is filled here.
+MOST_MAPS = 32
 _WORD = 8
 #: Bytes of a counter.
 _COUNTER = 4
@@ -49,6 +52,11 @@ class KeptMaps:
         self._driver, self._context, self._box, self._form = driver, context, box, form
         self._maps: dict[int, TensorMap] = {}
         self._lock = Lock()
+
+    @property
+    def known(self) -> dict[int, TensorMap]:
+        """The maps that are kept now, by address; it changes as they do."""
+        return self._maps
 
     def at(self, address: int) -> TensorMap:
         """The map of the tensor at ``address``.
@@ -90,6 +98,11 @@ class _Layout:
     maps: list[tuple[int, int, int, KeptMaps]] = field(default_factory=list)
     launches: list[tuple[int, int, int]] = field(default_factory=list)
 
+    @property
+    def steps_word(self) -> int:
+        """The first word of the steps, once all are there."""
+        return len(self.words) - 3 * len(self.launches)
+
     def add(self, value: int) -> int:
         """A word that holds ``value``; its place."""
         self.words.append(value & (1 << 64) - 1)
@@ -99,17 +112,17 @@ class _Layout:
 class _Arguments:
     """The arguments of one call at a time, in memory of their own."""
 
-    __slots__ = ("_memory", "held", "key", "steps", "words")
+    __slots__ = ("_memory", "begin", "held", "key", "steps", "words")
 
     def __init__(self, layout: _Layout) -> None:
         count = len(layout.words)
         self._memory = (ctypes.c_uint64 * count)(*layout.words)
-        begin = ctypes.addressof(self._memory)
+        self.begin = begin = ctypes.addressof(self._memory)
         self.words = memoryview(self._memory).cast("B").cast("Q")
         for word, target in layout.pointers:
             self.words[word] = begin + _WORD * target
         #: Where the words of the steps begin.
-        self.steps = begin + _WORD * (count - 3 * len(layout.launches))
+        self.steps = begin + _WORD * layout.steps_word
         #: The stream and the inputs that the words are of, and the maps that they point at.
         self.key: tuple[int, tuple[int, ...]] | None = None
         self.held: tuple[TensorMap, ...] = ()
@@ -152,6 +165,12 @@ class PreparedProgram:
             self._layout.add(function)
             self._layout.pointers.append((self._layout.add(0), parameters))
         self._pool: list[_Arguments] = []
+        self._run = driver.run_program if len(self._layout.maps) <= MOST_MAPS else None
+        self._maps = tuple(kept.known for *_, kept in self._layout.maps)
+        self._recipe = recipe_of(
+            self._layout.addresses, [(word, source, offset) for word, source, offset, _ in self._layout.maps],
+            self._streams, self._layout.steps_word, self.launches,
+        )  # fmt: skip
 
     def _add(self, step: Step, kernel: LoadedKernel) -> None:
         layout = self._layout
@@ -235,10 +254,13 @@ class PreparedProgram:
             arguments = self._pool.pop()
         except IndexError:
             arguments = _Arguments(self._layout)
-        key = (stream, inputs)
-        if arguments.key != key:
-            self._fill(arguments, key)
-        failed = self._launch_all(arguments.steps, 0, self.launches)
+        run = self._run
+        failed = None if run is None else run(arguments.begin, self._recipe, stream, inputs, self._maps)
+        if failed is None:
+            key = (stream, inputs)
+            if run is not None or arguments.key != key:
+                self._fill(arguments, key)
+            failed = self._launch_all(arguments.steps, 0, self.launches)
         if failed:
             self._again(failed, arguments.steps)
         self._pool.append(arguments)
