@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 from gemmdesc.errors import LaunchError
-from gemmdesc.kernels.launch_loop import launch_loop, one_by_one, order_by_ctypes, program_runner, stream_order
+from gemmdesc.kernels.launch_loop import launch_loop, one_by_one, order_by_ctypes, stream_order
 
 #: ``CUDA_SUCCESS``.
 SUCCESS = 0
@@ -88,8 +88,8 @@ class Driver:
     """The CUDA driver, or another library with its functions.
 
     ``launch(config, function, parameters, extra)`` is ``cuLaunchKernelEx``: addresses, or None, to a status.
-    ``launch_all(steps, first, count)`` launches several, and ``run_program(memory, recipe, stream, inputs, maps)`` writes
-    a program's words first, as :mod:`gemmdesc.kernels.launch_loop` says; it is None where it could not be built.
+    ``launch_address``: where it lies.  ``launch_all(steps, first, count)`` launches several, as
+    :mod:`gemmdesc.kernels.launch_loop` says.
 
     Raises:
         LaunchError: there is no such library, or it lacks a function.
@@ -121,10 +121,7 @@ class Driver:
         self.launch_all: Callable[[int, int, int], int] = (
             partial(one_by_one, self.launch) if loop is None or at is None else partial(loop, at)
         )
-        runner = program_runner()
-        self.run_program: Callable[..., int | None] | None = (
-            None if runner is None or at is None else partial(runner, at)
-        )
+        self.launch_address = at
         order, asked = stream_order(), (loaded.cuStreamGetCaptureInfo_v2, loaded.cuStreamGetId)
         infos = [ctypes.cast(f, ctypes.c_void_p).value for f in asked]
         self._order_of: Callable[[int], tuple[int, int, int]] = (

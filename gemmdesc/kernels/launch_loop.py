@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 _NAME = "gemmdesc_host"
+#: As in ``host.c``: what a program has at most that is launched from memory of the call's own.
+MOST_WORDS, MOST_MAPS = 2048, 32
 
 
 def one_by_one(launch: Callable[[int, int, int, None], int], steps: int, first: int, count: int) -> int:
@@ -46,7 +48,8 @@ def launch_loop() -> Callable[[int, int, int, int], int] | None:
     its function, its parameters.  Steps ``first`` to ``count`` are launched; the result is 0, or of the first that
     fails its place times 2^32, plus its status.
     """
-    return host_function("launch_all")
+    found: Callable[[int, int, int, int], int] | None = host_function("launch_all")
+    return found
 
 
 @cache
@@ -56,30 +59,38 @@ def stream_order() -> Callable[[int, int, int], tuple[int, int, int]] | None:
     ``capture``, ``number``: the addresses of ``cuStreamGetCaptureInfo_v2`` and ``cuStreamGetId``.  The result is a
     status; the number of the capture that ``stream`` is in, plus 1, and 0 where it is in none; and else the stream's.
     """
-    return host_function("order_of")
+    found: Callable[[int, int, int], tuple[int, int, int]] | None = host_function("order_of")
+    return found
 
 
 @cache
-def program_runner() -> Callable[..., int | None] | None:
-    """``run_program(launch, memory, recipe, stream, inputs, maps)``, or None where it cannot be built.
+def program_runner() -> Callable[[int, bytes, int, tuple[int, ...], tuple[Any, ...]], int | None] | None:
+    """``run_program(launch, packed, stream, inputs, maps)``, or None where it cannot be built.
 
-    Writes the words at ``memory`` that ``recipe`` names (:func:`recipe_of`) and launches all steps; the result is that
-    of :func:`launch_loop`, or None, with nothing launched, where ``maps`` lack a tensor map.
+    ``packed``: see :func:`packed_program`.  ``maps``: for each of its tensor maps a dict by address.  The result is
+    that of :func:`launch_loop`, or None, with nothing launched, where a map is lacking.
     """
-    return host_function("run_program")
+    found: Callable[[int, bytes, int, tuple[int, ...], tuple[Any, ...]], int | None] | None
+    found = host_function("run_program")
+    return found
 
 
-def recipe_of(
-    addresses: Sequence[tuple[int, int, int]], maps: Sequence[tuple[int, int, int]], streams: Sequence[int],
-    steps_word: int, launches: int,
-) -> bytes:  # fmt: skip
-    """What :func:`program_runner` takes: ``addresses`` and ``maps`` as (word, input, offset), words of the stream.
+def packed_program(
+    words: Sequence[int], pointers: Sequence[tuple[int, int]], addresses: Sequence[tuple[int, int, int]],
+    maps: Sequence[tuple[int, int, int]], streams: Sequence[int], steps_word: int, launches: int,
+) -> bytes | None:  # fmt: skip
+    """A program for :func:`program_runner`, None where it is too large.
 
-    ``steps_word``: the first word of the steps, of which there are ``launches``.
+    ``words``: of its arguments and steps.  ``pointers``: (word, the word whose address it holds).  ``addresses``,
+    ``maps``: (word, input, offset).  ``streams``: words of the stream.  ``steps_word``: the first word of ``launches``
+    steps.
     """
-    patches = [number for patch in (*addresses, *maps) for number in patch]
-    numbers = (len(addresses), len(maps), len(streams), steps_word, launches, *patches, *streams)
-    return struct.pack(f"={len(numbers)}q", *numbers)
+    if len(words) > MOST_WORDS or len(maps) > MOST_MAPS:
+        return None
+    head = (len(words), len(pointers), len(addresses), len(maps), len(streams), steps_word, launches)
+    patches = [number for patch in (*pointers, *addresses, *maps) for number in patch]
+    rest = (*patches, *streams)
+    return struct.pack(f"={len(head)}q{len(words)}Q{len(rest)}q", *head, *words, *rest)
 
 
 def host_function(name: str) -> Any:

@@ -23,14 +23,12 @@ from gemmdesc.kernels.driver import (
     TensorMap,
     launch_attributes,
 )
-from gemmdesc.kernels.launch_loop import recipe_of
+from gemmdesc.kernels.launch_loop import packed_program, program_runner
 from gemmdesc.kernels.loaded import BoxFormat, LoadedKernel, NotPreparableError, flat_types
 from gemmdesc.kernels.program import Box, Input, Program, Step, Word
 
 #: Tensor maps that a program keeps of each descriptor, one for each address.
 KEPT_MAPS = 1024
-#: Tensor maps of a program that C writes; one with more is filled here.
-MOST_MAPS = 32
 _WORD = 8
 #: Bytes of a counter.
 _COUNTER = 4
@@ -112,12 +110,12 @@ class _Layout:
 class _Arguments:
     """The arguments of one call at a time, in memory of their own."""
 
-    __slots__ = ("_memory", "begin", "held", "key", "steps", "words")
+    __slots__ = ("_memory", "held", "key", "steps", "words")
 
     def __init__(self, layout: _Layout) -> None:
         count = len(layout.words)
         self._memory = (ctypes.c_uint64 * count)(*layout.words)
-        self.begin = begin = ctypes.addressof(self._memory)
+        begin = ctypes.addressof(self._memory)
         self.words = memoryview(self._memory).cast("B").cast("Q")
         for word, target in layout.pointers:
             self.words[word] = begin + _WORD * target
@@ -132,7 +130,7 @@ class PreparedProgram:
     """``program`` on a device, the current one, whose kernels are ``kernels``, one for each step.
 
     ``scratch_bytes``: what each run needs of its own.  ``needs``: how many inputs a run takes.  ``launches``: kernels
-    of each run, ``variants`` among them.  ``counters``: where its kernels' counters come from; where there are none
+    of each run, ``variants`` among them.  ``counted``: whether its kernels use counters.  ``counters``: where its kernels' counters come from; where there are none
     left, or there is None, each run clears some in its scratch.
 
     Raises:
@@ -145,6 +143,7 @@ class PreparedProgram:
         counters: Counters | None = None,
     ) -> None:  # fmt: skip
         self.prepared, self.launches, self.variants = True, len(program.steps), program.variants
+        self.counted = program.counters > 0
         self._counted, self._counters, self._counters_at = program.counters, counters, program.scratch_bytes
         self.scratch_bytes = program.scratch_bytes + _COUNTER * program.counters
         self.needs = max(program.inputs - {Input.COUNTERS}, default=-1) + 1
@@ -165,12 +164,16 @@ class PreparedProgram:
             self._layout.add(function)
             self._layout.pointers.append((self._layout.add(0), parameters))
         self._pool: list[_Arguments] = []
-        self._run = driver.run_program if len(self._layout.maps) <= MOST_MAPS else None
-        self._maps = tuple(kept.known for *_, kept in self._layout.maps)
-        self._recipe = recipe_of(
-            self._layout.addresses, [(word, source, offset) for word, source, offset, _ in self._layout.maps],
-            self._streams, self._layout.steps_word, self.launches,
-        )  # fmt: skip
+        layout, runner = self._layout, program_runner()
+        maps = [(word, source, offset) for word, source, offset, _ in layout.maps]
+        packed = packed_program(
+            layout.words, layout.pointers, layout.addresses, maps, self._streams, layout.steps_word, self.launches
+        )
+        #: What C launches by, where it can: the driver's function, the program, and the maps that there are.
+        self.quick: tuple[int, bytes, tuple[dict[int, TensorMap], ...]] | None = None
+        if runner is not None and packed is not None and driver.launch_address is not None:
+            self.quick = driver.launch_address, packed, tuple(kept.known for *_, kept in layout.maps)
+        self._run = runner
 
     def _add(self, step: Step, kernel: LoadedKernel) -> None:
         layout = self._layout
@@ -250,16 +253,19 @@ class PreparedProgram:
         """
         if self._counted:
             inputs = (*inputs, self._zero_counters(stream, inputs))
+        quick, run, failed = self.quick, self._run, None
+        if quick is not None and run is not None:
+            failed = run(quick[0], quick[1], stream, inputs, quick[2])
+            if failed == 0:
+                return
         try:
             arguments = self._pool.pop()
         except IndexError:
             arguments = _Arguments(self._layout)
-        run = self._run
-        failed = None if run is None else run(arguments.begin, self._recipe, stream, inputs, self._maps)
+        key = (stream, inputs)
+        if arguments.key != key:
+            self._fill(arguments, key)
         if failed is None:
-            key = (stream, inputs)
-            if run is not None or arguments.key != key:
-                self._fill(arguments, key)
             failed = self._launch_all(arguments.steps, 0, self.launches)
         if failed:
             self._again(failed, arguments.steps)
