@@ -57,6 +57,7 @@ class FakeDevice:
     cleared: list[tuple[int, int, int]] = field(default_factory=list)
     current: int = CONTEXT
     lock: Any = field(default_factory=Lock)
+    launch_address: int | None = None
 
     def load(self, step: Step) -> LoadedKernel:
         """A kernel of its own for each step."""

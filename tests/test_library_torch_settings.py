@@ -17,9 +17,16 @@ from gemmdesc.library.torch_settings import (
     parse_workspace_config,
     read_settings,
     settings_key,
+    settings_parts,
 )
 
 KIB, MIB = 1024, 1024 * 1024
+
+
+def forget() -> None:
+    """A key made from now on is of torch and the environment as they are then."""
+    settings_key.cache_clear()
+    settings_parts.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +163,7 @@ def states() -> dict[str, Callable[[], Any]]:
 def test_a_key_tells_every_change_of_settings(public: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """``public``: of a torch and a Python that have nothing behind their public ways."""
     torch = pytest.importorskip("torch")
-    settings_key.cache_clear()
+    forget()
     if public:
         for name in [n for n in vars(torch._C) if n.startswith(("_get_cublas_", "_get_blas_"))]:
             if name != "_get_cublas_allow_tf32":  # torch's own public property needs it
@@ -185,7 +192,7 @@ def test_a_key_tells_every_change_of_settings(public: bool, monkeypatch: pytest.
             for other, (key_of_other, settings_of_other) in met.items():
                 assert (key_of_one != key_of_other) or settings_of_one == settings_of_other, (one, other)
         assert len({settings for _, settings in met.values()}) >= 8
-    settings_key.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize("name", ["CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE", "DISABLE_ADDMM_CUDA_LT"])
@@ -197,7 +204,7 @@ def test_a_key_follows_the_environment(name: str, wrapped: bool, monkeypatch: py
     if not wrapped:
         monkeypatch.setattr(os, "environ", {})
     monkeypatch.delenv(name, raising=False)
-    settings_key.cache_clear()
+    forget()
     key = settings_key()
     before = key()
     monkeypatch.setenv(name, ":16:8")
@@ -206,7 +213,7 @@ def test_a_key_follows_the_environment(name: str, wrapped: bool, monkeypatch: py
     assert len({before, one, key()}) == 3
     monkeypatch.delenv(name)
     assert key() == before
-    settings_key.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize("behind", [True, False])
@@ -222,19 +229,19 @@ def test_a_key_follows_workspaces_that_torch_tells(behind: bool, monkeypatch: py
         monkeypatch.setattr(torch._C, name, tells, raising=False)
         if not behind:
             monkeypatch.delattr(torch._C, name)
-    settings_key.cache_clear()
+    forget()
     key = settings_key()
     met = {key()}
     for sizes[0], sizes[1] in ((8 * MIB, MIB), (8 * MIB, 2 * MIB)):
         met.add(key())
     assert len(met) == 3
-    settings_key.cache_clear()
+    forget()
 
 
 def test_a_key_is_of_plain_values() -> None:
     """Others may take longer to compare than everything else that a call does."""
     pytest.importorskip("torch")
-    settings_key.cache_clear()
+    forget()
     flat = [x for part in settings_key()() for x in (part if isinstance(part, tuple) else (part,))]
     assert {type(x) for x in flat} <= {bool, int, str, bytes, type(None)}
-    settings_key.cache_clear()
+    forget()

@@ -73,6 +73,7 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = Lock()
         self._counts: Counter[tuple[str, str, str, bool]] = Counter()
+        self._tallies: dict[str, list[int]] = {}
 
     def add(self, operator: str, declined: Declined | None = None, *, by_library: bool = False) -> None:
         """Count one product of ``operator``."""
@@ -80,16 +81,27 @@ class Ledger:
         with self._lock:
             self._counts[operator, code, reason, by_library] += 1
 
+    def tally(self, operator: str) -> list[int]:
+        """A count of one number, of products of ``operator`` that we computed beside those of :meth:`add`.
+
+        Only who holds the interpreter's lock from reading it to writing it may add to it.
+        """
+        with self._lock:
+            return self._tallies.setdefault(operator, [0])
+
     def report(self) -> Report:
         """What was counted so far."""
         with self._lock:
-            counted = list(self._counts.items())
+            counts = self._counts + Counter({(name, "", "", False): n for name, (n,) in self._tallies.items()})
+            counted = list(counts.items())
         return Report(lines=tuple(sorted(_lines(counted))))
 
     def clear(self) -> None:
         """Count from nothing again."""
         with self._lock:
             self._counts.clear()
+            for tally in self._tallies.values():
+                tally[0] = 0
 
 
 def _lines(counted: Iterable[tuple[tuple[str, str, str, bool], int]]) -> list[Line]:

@@ -88,7 +88,8 @@ class Driver:
     """The CUDA driver, or another library with its functions.
 
     ``launch(config, function, parameters, extra)`` is ``cuLaunchKernelEx``: addresses, or None, to a status.
-    ``launch_all(steps, first, count)`` launches several, as :mod:`gemmdesc.kernels.launch_loop` says.
+    ``launch_address``: where it lies.  ``launch_all(steps, first, count)`` launches several, as
+    :mod:`gemmdesc.kernels.launch_loop` says.
 
     Raises:
         LaunchError: there is no such library, or it lacks a function.
@@ -120,6 +121,7 @@ class Driver:
         self.launch_all: Callable[[int, int, int], int] = (
             partial(one_by_one, self.launch) if loop is None or at is None else partial(loop, at)
         )
+        self.launch_address = at
         order, asked = stream_order(), (loaded.cuStreamGetCaptureInfo_v2, loaded.cuStreamGetId)
         infos = [ctypes.cast(f, ctypes.c_void_p).value for f in asked]
         self._order_of: Callable[[int], tuple[int, int, int]] = (

@@ -1,4 +1,4 @@
-"""Launching several kernels by one call: a loop in C, built by Triton's own means, which needs a C compiler anyway.
+"""Functions in C for what the host does at each call (``host.c``), built by Triton's own means, which need a compiler.
 
 Each call through ctypes costs the host about a tenth of a launch, and what surrounds it in Python as much again.
 """
@@ -6,79 +6,16 @@ Each call through ctypes costs the host about a tenth of a launch, and what surr
 from __future__ import annotations
 
 import ctypes
+import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-_NAME = "gemmdesc_launch_loop"
-#: ``launch_all(launch, steps, first, count)``: see :func:`launch_loop`.
-_SOURCE = """
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-
-typedef int (*launch_t)(const void *config, void *function, void **parameters, void **extra);
-typedef struct {
-  uint64_t config, function, parameters;
-} step_t;
-
-static PyObject *launch_all(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-  uint64_t given[4];
-  if (count != 4) {
-    PyErr_SetString(PyExc_TypeError, "launch_all takes 4 numbers");
-    return NULL;
-  }
-  for (int i = 0; i < 4; ++i) {
-    given[i] = PyLong_AsUnsignedLongLong(args[i]);
-    if (given[i] == (uint64_t)-1 && PyErr_Occurred())
-      return NULL;
-  }
-  launch_t launch = (launch_t)(uintptr_t)given[0];
-  const step_t *steps = (const step_t *)(uintptr_t)given[1];
-  uint64_t at = given[2];
-  uint32_t status = 0;
-  Py_BEGIN_ALLOW_THREADS /* a launch may wait for room in the stream's queue */
-  for (; at < given[3]; ++at) {
-    const step_t *step = steps + at;
-    status = (uint32_t)launch((const void *)(uintptr_t)step->config, (void *)(uintptr_t)step->function,
-                              (void **)(uintptr_t)step->parameters, NULL);
-    if (status)
-      break;
-  }
-  Py_END_ALLOW_THREADS
-  return PyLong_FromUnsignedLongLong(status ? at << 32 | status : 0);
-}
-
-typedef int (*capture_t)(void *stream, int *status, uint64_t *id, void **graph, void **dependencies, size_t *count);
-typedef int (*number_t)(void *stream, uint64_t *id);
-
-static PyObject *order_of(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-  uint64_t given[3], capture = 0, number = 0;
-  if (count != 3) {
-    PyErr_SetString(PyExc_TypeError, "order_of takes 3 numbers");
-    return NULL;
-  }
-  for (int i = 0; i < 3; ++i) {
-    given[i] = PyLong_AsUnsignedLongLong(args[i]);
-    if (given[i] == (uint64_t)-1 && PyErr_Occurred())
-      return NULL;
-  }
-  void *stream = (void *)(uintptr_t)given[2];
-  int captured = 0;
-  int status = ((capture_t)(uintptr_t)given[0])(stream, &captured, &capture, NULL, NULL, NULL);
-  if (!status && !captured)
-    status = ((number_t)(uintptr_t)given[1])(stream, &number);
-  return Py_BuildValue("iKK", status, (unsigned long long)(captured ? capture + 1 : 0), (unsigned long long)number);
-}
-
-static PyMethodDef methods[] = {
-    {"launch_all", (PyCFunction)(void (*)(void))launch_all, METH_FASTCALL, NULL},
-    {"order_of", (PyCFunction)(void (*)(void))order_of, METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL}};
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "gemmdesc_launch_loop", NULL, -1, methods};
-PyMODINIT_FUNC PyInit_gemmdesc_launch_loop(void) { return PyModule_Create(&module); }
-"""
+_NAME = "gemmdesc_host"
+#: As in ``host.c``: what a program has at most that is launched from memory of the call's own.
+MOST_WORDS, MOST_MAPS = 2048, 32
 
 
 def one_by_one(launch: Callable[[int, int, int, None], int], steps: int, first: int, count: int) -> int:
@@ -111,7 +48,7 @@ def launch_loop() -> Callable[[int, int, int, int], int] | None:
     its function, its parameters.  Steps ``first`` to ``count`` are launched; the result is 0, or of the first that
     fails its place times 2^32, plus its status.
     """
-    found: Callable[[int, int, int, int], int] | None = _built("launch_all")
+    found: Callable[[int, int, int, int], int] | None = host_function("launch_all")
     return found
 
 
@@ -122,14 +59,49 @@ def stream_order() -> Callable[[int, int, int], tuple[int, int, int]] | None:
     ``capture``, ``number``: the addresses of ``cuStreamGetCaptureInfo_v2`` and ``cuStreamGetId``.  The result is a
     status; the number of the capture that ``stream`` is in, plus 1, and 0 where it is in none; and else the stream's.
     """
-    found: Callable[[int, int, int], tuple[int, int, int]] | None = _built("order_of")
+    found: Callable[[int, int, int], tuple[int, int, int]] | None = host_function("order_of")
     return found
 
 
-def _built(name: str) -> Any:
-    try:
-        from triton.runtime.build import compile_module_from_src
+@cache
+def program_runner() -> Callable[[int, bytes, int, tuple[int, ...], tuple[Any, ...]], int | None] | None:
+    """``run_program(launch, packed, stream, inputs, maps)``, or None where it cannot be built.
 
-        return getattr(compile_module_from_src(_SOURCE, _NAME), name)
+    ``packed``: see :func:`packed_program`.  ``maps``: for each of its tensor maps a dict by address.  The result is
+    that of :func:`launch_loop`, or None, with nothing launched, where a map is lacking.
+    """
+    found: Callable[[int, bytes, int, tuple[int, ...], tuple[Any, ...]], int | None] | None
+    found = host_function("run_program")
+    return found
+
+
+def packed_program(
+    words: Sequence[int], pointers: Sequence[tuple[int, int]], addresses: Sequence[tuple[int, int, int]],
+    maps: Sequence[tuple[int, int, int]], streams: Sequence[int], steps_word: int, launches: int,
+) -> bytes | None:  # fmt: skip
+    """A program for :func:`program_runner`, None where it is too large.
+
+    ``words``: of its arguments and steps.  ``pointers``: (word, the word whose address it holds).  ``addresses``,
+    ``maps``: (word, input, offset).  ``streams``: words of the stream.  ``steps_word``: the first word of ``launches``
+    steps.
+    """
+    if len(words) > MOST_WORDS or len(maps) > MOST_MAPS:
+        return None
+    head = (len(words), len(pointers), len(addresses), len(maps), len(streams), steps_word, launches)
+    patches = [number for patch in (*pointers, *addresses, *maps) for number in patch]
+    rest = (*patches, *streams)
+    return struct.pack(f"={len(head)}q{len(words)}Q{len(rest)}q", *head, *words, *rest)
+
+
+def host_function(name: str) -> Any:
+    """The function of ``host.c``, or None where it cannot be built."""
+    try:
+        return getattr(_module(), name)
     except (ImportError, TypeError, RuntimeError, OSError, subprocess.SubprocessError):
         return None
+
+
+def _module() -> Any:
+    from triton.runtime.build import compile_module_from_src
+
+    return compile_module_from_src(Path(__file__).with_name("host.c").read_text(), _NAME)

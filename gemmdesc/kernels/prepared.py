@@ -1,7 +1,7 @@
 """A program ready to run on one device: kernels loaded, arguments packed, tensor maps encoded and kept by address.
 
-Running it writes the addresses that changed since the last time and calls ``cuLaunchKernelEx`` once for each step, in a
-loop in C where one could be built.  It may be used by several threads and on several streams: each call takes arguments
+Running it writes the addresses of the call and calls ``cuLaunchKernelEx`` once for each step, all of it in C where that
+could be built.  It may be used by several threads and on several streams: each call takes arguments
 of its own from a pool.  It holds no memory of the device.
 """
 
@@ -23,6 +23,7 @@ from gemmdesc.kernels.driver import (
     TensorMap,
     launch_attributes,
 )
+from gemmdesc.kernels.launch_loop import packed_program, program_runner
 from gemmdesc.kernels.loaded import BoxFormat, LoadedKernel, NotPreparableError, flat_types
 from gemmdesc.kernels.program import Box, Input, Program, Step, Word
 
@@ -49,6 +50,11 @@ class KeptMaps:
         self._driver, self._context, self._box, self._form = driver, context, box, form
         self._maps: dict[int, TensorMap] = {}
         self._lock = Lock()
+
+    @property
+    def known(self) -> dict[int, TensorMap]:
+        """The maps that are kept now, by address; it changes as they do."""
+        return self._maps
 
     def at(self, address: int) -> TensorMap:
         """The map of the tensor at ``address``.
@@ -90,6 +96,11 @@ class _Layout:
     maps: list[tuple[int, int, int, KeptMaps]] = field(default_factory=list)
     launches: list[tuple[int, int, int]] = field(default_factory=list)
 
+    @property
+    def steps_word(self) -> int:
+        """The first word of the steps, once all are there."""
+        return len(self.words) - 3 * len(self.launches)
+
     def add(self, value: int) -> int:
         """A word that holds ``value``; its place."""
         self.words.append(value & (1 << 64) - 1)
@@ -109,7 +120,7 @@ class _Arguments:
         for word, target in layout.pointers:
             self.words[word] = begin + _WORD * target
         #: Where the words of the steps begin.
-        self.steps = begin + _WORD * (count - 3 * len(layout.launches))
+        self.steps = begin + _WORD * layout.steps_word
         #: The stream and the inputs that the words are of, and the maps that they point at.
         self.key: tuple[int, tuple[int, ...]] | None = None
         self.held: tuple[TensorMap, ...] = ()
@@ -119,7 +130,7 @@ class PreparedProgram:
     """``program`` on a device, the current one, whose kernels are ``kernels``, one for each step.
 
     ``scratch_bytes``: what each run needs of its own.  ``needs``: how many inputs a run takes.  ``launches``: kernels
-    of each run, ``variants`` among them.  ``counters``: where its kernels' counters come from; where there are none
+    of each run, ``variants`` among them.  ``counted``: whether its kernels use counters.  ``counters``: where its kernels' counters come from; where there are none
     left, or there is None, each run clears some in its scratch.
 
     Raises:
@@ -132,6 +143,7 @@ class PreparedProgram:
         counters: Counters | None = None,
     ) -> None:  # fmt: skip
         self.prepared, self.launches, self.variants = True, len(program.steps), program.variants
+        self.counted = program.counters > 0
         self._counted, self._counters, self._counters_at = program.counters, counters, program.scratch_bytes
         self.scratch_bytes = program.scratch_bytes + _COUNTER * program.counters
         self.needs = max(program.inputs - {Input.COUNTERS}, default=-1) + 1
@@ -152,6 +164,16 @@ class PreparedProgram:
             self._layout.add(function)
             self._layout.pointers.append((self._layout.add(0), parameters))
         self._pool: list[_Arguments] = []
+        layout, runner = self._layout, program_runner()
+        maps = [(word, source, offset) for word, source, offset, _ in layout.maps]
+        packed = packed_program(
+            layout.words, layout.pointers, layout.addresses, maps, self._streams, layout.steps_word, self.launches
+        )
+        #: What C launches by, where it can: the driver's function, the program, and the maps that there are.
+        self.quick: tuple[int, bytes, tuple[dict[int, TensorMap], ...]] | None = None
+        if runner is not None and packed is not None and driver.launch_address is not None:
+            self.quick = driver.launch_address, packed, tuple(kept.known for *_, kept in layout.maps)
+        self._run = runner
 
     def _add(self, step: Step, kernel: LoadedKernel) -> None:
         layout = self._layout
@@ -232,6 +254,11 @@ class PreparedProgram:
         """
         if self._counted:
             inputs = (*inputs, self._zero_counters(stream, inputs))
+        quick, run, failed = self.quick, self._run, None
+        if quick is not None and run is not None:
+            failed = run(quick[0], quick[1], stream, inputs, quick[2])
+            if failed == 0:
+                return
         try:
             arguments = self._pool.pop()
         except IndexError:
@@ -239,7 +266,8 @@ class PreparedProgram:
         key = (stream, inputs)
         if arguments.key != key:
             self._fill(arguments, key)
-        failed = self._launch_all(arguments.steps, 0, self.launches)
+        if failed is None:
+            failed = self._launch_all(arguments.steps, 0, self.launches)
         if failed:
             self._again(failed, arguments.steps)
         self._pool.append(arguments)

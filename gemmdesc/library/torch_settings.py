@@ -145,8 +145,26 @@ def _allow_tf32() -> bool:
 def settings_key() -> Callable[[], tuple[Any, ...]]:
     """A function that tells torch's settings apart: two calls give equal tuples only where :func:`read_settings` would.
 
-    It reads what lies behind torch's public properties, and behind ``os.environ``, since these take half a microsecond
-    each; where a torch or a Python has no such thing, the public way serves.  CUDA is to be initialised by then.
+    CUDA is to be initialised by then.
+
+    Raises:
+        LibraryError: torch is not installed.
+    """
+    fp16, bf16, accumulation, blas, tunable, deterministic, single, workspace, lt_workspace, told, unfused = (
+        settings_parts()
+    )
+    return lambda: (
+        fp16(), bf16(), accumulation(), blas(), tunable(), deterministic(), single(), workspace(), lt_workspace(),
+        told(), unfused(),
+    )  # fmt: skip
+
+
+@cache
+def settings_parts() -> tuple[Callable[[], Any], ...]:
+    """Functions, each of which gives one part of :func:`settings_key`'s tuple.
+
+    They read what lies behind torch's public properties, and behind ``os.environ``, since these take half a microsecond
+    each; where a torch or a Python has no such thing, the public way serves.
 
     Raises:
         LibraryError: torch is not installed.
@@ -156,32 +174,30 @@ def settings_key() -> Callable[[], tuple[Any, ...]]:
     except ImportError:
         raise LibraryError("torch must be installed to read its settings (got no torch)") from None
     matmul = torch.backends.cuda.matmul
-    fp16 = _behind("_get_cublas_allow_fp16_reduced_precision_reduction", lambda: _reduction(matmul, "fp16"))
-    bf16 = _behind("_get_cublas_allow_bf16_reduced_precision_reduction", lambda: _reduction(matmul, "bf16"))
-    fp16_accumulation = _behind(
-        "_get_cublas_allow_fp16_accumulation", lambda: getattr(matmul, "allow_fp16_accumulation", False)
-    )
     blas = _behind("_get_blas_preferred_backend", _blas_library)
     # Comparing values of this enumeration costs a microsecond, and comparing their numbers nothing.
     numbered = type(getattr(blas(), "value", None)) is int
-    tunable = _behind("_cuda_tunableop_is_enabled", lambda: False)
-    deterministic = _behind("_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled)
-    workspace, lt_workspace = (_variable(n) for n in ("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE"))
-    unfused = _variable(NO_FUSED_BIAS)
     tf32 = _behind("_get_cublas_allow_tf32", _allow_tf32)
-    told = _quick_workspaces()
 
-    def key() -> tuple[Any, ...]:
+    def single() -> Any:
         try:
-            single: Any = tf32()
+            return tf32()
         except RuntimeError:  # as in _allow_tf32
-            single = _allow_tf32()
-        return (
-            fp16(), bf16(), fp16_accumulation(), blas().value if numbered else blas(), tunable(), deterministic(),
-            single, workspace(), lt_workspace(), None if told is None else told(), unfused(),
-        )  # fmt: skip
+            return _allow_tf32()
 
-    return key
+    return (
+        _behind("_get_cublas_allow_fp16_reduced_precision_reduction", lambda: _reduction(matmul, "fp16")),
+        _behind("_get_cublas_allow_bf16_reduced_precision_reduction", lambda: _reduction(matmul, "bf16")),
+        _behind("_get_cublas_allow_fp16_accumulation", lambda: getattr(matmul, "allow_fp16_accumulation", False)),
+        (lambda: blas().value) if numbered else blas,
+        _behind("_cuda_tunableop_is_enabled", bool),
+        _behind("_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled),
+        single,
+        _variable("CUBLAS_WORKSPACE_CONFIG"),
+        _variable("CUBLASLT_WORKSPACE_SIZE"),
+        _quick_workspaces(),
+        _variable(NO_FUSED_BIAS),
+    )
 
 
 def _behind(name: str, otherwise: Callable[[], Any]) -> Callable[[], Any]:
@@ -192,14 +208,18 @@ def _behind(name: str, otherwise: Callable[[], Any]) -> Callable[[], Any]:
     return found
 
 
-def _quick_workspaces() -> Callable[[], Any] | None:
+def _quick_workspaces() -> Callable[[], Any]:
     """What :func:`_told_workspaces` gives once CUDA is initialised, without asking whether it is."""
     import torch
 
     own, lt = (getattr(torch._C, f"_cuda_getCublas{kind}WorkspaceSize", None) for kind in ("", "Lt"))
     if own is not None and lt is not None:
         return lambda: (own(), lt())
-    return _told_workspaces if hasattr(torch.backends.cuda, "cublas_workspace_size") else None
+    return _told_workspaces if hasattr(torch.backends.cuda, "cublas_workspace_size") else _nothing
+
+
+def _nothing() -> None:
+    """Of a torch that tells none."""
 
 
 def _reduction(matmul: Any, kind: str) -> tuple[bool, bool]:

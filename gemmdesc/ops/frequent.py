@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from gemmdesc.library.torch_settings import settings_key
+from gemmdesc.library.torch_settings import settings_key, settings_parts
 from gemmdesc.ops.defaults import known_planner
 from gemmdesc.ops.inputs import extent
 from gemmdesc.plan import FrequentCall, Plan, Planner
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from gemmdesc.plan.cache import QuickCache
 
+#: ``kDLCUDA``.
+DLPACK_CUDA = 2
 #: Of A, B and the result; 0 where that is still to be made.
 Addresses = tuple[int, int, int]
 
@@ -32,6 +34,8 @@ class Runtime:
     """What a call asks torch: a tensor's device, -1 for the host; the current device and stream; its settings.
 
     ``scratch``: memory of the current device by size and stream, and what gives it back; None where tensors serve.
+    ``settings_parts``: functions that give the settings one by one, where there are such.  ``device_type``: DLPack's
+    number of what ``current_device`` counts, CUDA by default.
     """
 
     device_of: Callable[[torch.Tensor], int]
@@ -40,6 +44,8 @@ class Runtime:
     is_capturing: Callable[[], bool]
     settings: Callable[[], tuple[Any, ...]]
     scratch: tuple[Callable[[int, int], int], Callable[[int], None]] | None = None
+    settings_parts: tuple[Callable[[], Any], ...] = ()
+    device_type: int = DLPACK_CUDA
 
 
 @cache
@@ -47,15 +53,18 @@ def torch_runtime() -> Runtime:
     """torch's own."""
     import torch
 
+    from gemmdesc.kernels.launch_loop import host_function
     from gemmdesc.kernels.streams import current_device, current_stream, is_capturing, scratch_functions
 
+    gather, parts = host_function("gather"), settings_parts()
     return Runtime(
         device_of=torch.Tensor.get_device,
         current_device=current_device(),
         current_stream=current_stream(),
         is_capturing=is_capturing(),
-        settings=settings_key(),
+        settings=settings_key() if gather is None else partial(gather, parts),
         scratch=scratch_functions(),
+        settings_parts=parts,
     )
 
 
@@ -161,8 +170,7 @@ class FrequentProducts:
         if self._grad_enabled() and (a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)):
             return None
         if out is None:
-            # Sizes and strides are parsed faster than sizes alone, which could be names.
-            target = self._empty(call.shape, call.strides, dtype=call.dtype, device=call.device)
+            target = call.new_result()
             at_out = target.data_ptr()
         else:
             target = out
@@ -230,16 +238,17 @@ class FrequentProducts:
     def _call(self, plan: Plan, made: Made) -> FrequentCall | None:
         from gemmdesc.kernels.prepared import PreparedProgram
         from gemmdesc.kernels.preparing import plain_inputs
+        from gemmdesc.kernels.streams import new_tensor
 
         program = plan.programs.by_device.get(self._runtime.device_of(made.target))
         if not isinstance(program, PreparedProgram):
             return None
         reach = [end - begin for begin, end in map(extent, (made.a, made.b, made.target))]
+        m, n, device = plan.meta.m, plan.meta.n, made.target.device
         return FrequentCall(
-            program=program, scratch_bytes=program.scratch_bytes, shape=(plan.meta.m, plan.meta.n),
-            strides=(plan.meta.n, 1), dtype=made.target.dtype, device=made.target.device, a_bytes=reach[0],
-            b_bytes=reach[1], out_bytes=reach[2],
-            beside=plain_inputs(program),
+            program=program, scratch_bytes=program.scratch_bytes, device=device,
+            new_result=new_tensor((m, n), (n, 1), made.target.dtype, device), a_bytes=reach[0], b_bytes=reach[1],
+            out_bytes=reach[2], beside=plain_inputs(program),
         )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,15 +56,13 @@ class Programs:
 class FrequentCall:
     """A plain product that was planned and prepared: its program, and what a call must bring.
 
-    ``a_bytes``, ``b_bytes``, ``out_bytes``: from a tensor's first byte to behind its last.  ``shape``, ``strides``,
-    ``dtype``, ``device``: a new result's.  ``beside``: what the program is given behind its first inputs.
+    ``a_bytes``, ``b_bytes``, ``out_bytes``: from a tensor's first byte to behind its last.  ``new_result``: makes a
+    result on ``device``, the current one.  ``beside``: what the program is given behind its first inputs.
     """
 
     program: PreparedProgram
     scratch_bytes: int
-    shape: tuple[int, int]
-    strides: tuple[int, int]
-    dtype: torch.dtype
+    new_result: Callable[[], torch.Tensor]
     device: torch.device
     a_bytes: int
     b_bytes: int
@@ -75,17 +74,17 @@ class FrequentCall:
 class RepeatedCall:
     """One product that a function of several tensors comes down to, with what follows it, planned and prepared.
 
-    ``operator``: torch's, for the ledger.  ``shape``, ``strides``, ``dtype``, ``device``: the result's, which is new.
-    ``inputs``: what the program is given; ``places``: which of them are addresses of the call's tensors, each with the
-    tensor's place in the call.
+    ``operator``: torch's, for the ledger.  ``new_result``: makes a result on ``device``, the current one.  ``inputs``:
+    of the call's addresses, the result's, the scratch's and ``constants``, one behind the other, what the program is
+    given, in its order.  ``quick``: for a program without scratch and counters, what C makes the call by: new_result,
+    the same order and constants as bytes, the program's ``quick``, and a list of the count of such calls.
     """
 
     program: PreparedProgram
     operator: str
     scratch_bytes: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
+    new_result: Callable[[], torch.Tensor]
     device: torch.device
-    inputs: tuple[int, ...]
-    places: tuple[tuple[int, int], ...]
+    inputs: Callable[[tuple[int, ...]], tuple[int, ...]]
+    constants: tuple[int, ...]
+    quick: tuple[Any, ...] | None
