@@ -70,7 +70,7 @@ def test_the_model_picks_it_among_the_features_that_it_may() -> None:
             stock = choose_kernel(d, at, HOPPER, unasked=without)
             assert isinstance(stock, KernelChoice)
             assert stock.structure is not SPECIALISED
-    assert all(compared(SPECIALISED, c) for c in configs_of(SPECIALISED))
+    assert all(compared(SPECIALISED, c) for c in configs_of(SPECIALISED) if c.cluster == 1)
 
 
 def test_it_competes_for_whole_chains_where_warp_groups_multiply() -> None:
