@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from gemmdesc.probe import records
 from gemmdesc.probe.answers import AnswerKey, Types
 from gemmdesc.probe.chains import NO_KIN, Kin, kin_of
 from gemmdesc.probe.examples import Draws
 from gemmdesc.probe.journal import Journal
+from gemmdesc.probe.outcomes import ClassOutcome
 from gemmdesc.probe.prior import Prior, first_rules
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Node, Solved
 from gemmdesc.probe.rulebook import RuleBook
 from gemmdesc.probe.scalar_rule import is_scalar
 from gemmdesc.probe.scan import Tally
-from gemmdesc.probe.tasks import SolveTask, run_solve
+from gemmdesc.probe.tasks import SolveTask, run_hold, run_solve
 from gemmdesc.probe.trialbook import TrialBook
 from gemmdesc.probe.workers import Workers
 from gemmdesc.problem import environment
@@ -84,6 +86,11 @@ class ClassSolver:
             return False
         return self._trials.allows(outcome.rule, key)
 
+    def guess(self, key: AnswerKey) -> Rule | None:
+        """The rule of the same kind's row of another build, with what an exact zero was measured to count as here."""
+        rule = self._prior.exact(key)
+        return None if rule is None else self.book.calibrated(rule)
+
     def _first_telling(self, lead: Sequence[AnswerKey]) -> Solved | None:
         key = next((c for c in lead if self.stands(c)), None)
         if key is None:
@@ -91,26 +98,62 @@ class ClassSolver:
         outcome = self.book.outcomes[key]
         if outcome.rule is None:
             return Solved(rule=None, reason=outcome.reason)
+        guess = self.guess(key)
+        if guess is not None and not outcome.readings and self.book.calibrated(outcome.rule).text == guess.text:
+            # Nothing was read of it that other expressions could be as right about.
+            return Solved(rule=guess, reason=outcome.reason)
         wide = self.book.calibrated(self.book.pool.widen(outcome.rule, key.family, outcome.readings))
-        wide = self._prior.restated(key, wide, [environment(r.problem, r.answer, None) for r in outcome.readings])
+        where = [environment(r.problem, r.answer, None) for r in outcome.readings]
+        wide = self._prior.restated(key, wide, where, guess)
         if not self._trials.allows(wide, key):
             wide = outcome.rule
         self.book.meet(wide)
         return Solved(rule=wide, reason=outcome.reason)
 
-    def solve(self, classes: Sequence[AnswerKey]) -> None:
-        """Solve each by itself, all at once; the book has their outcomes then."""
+    def bears_out(self, key: AnswerKey, guess: Rule) -> bool:
+        """Whether the class's own outcome says what the guess does."""
+        told = self._first_telling([key])
+        return told is not None and told.rule is not None and told.rule.text == guess.text
+
+    def solve(self, classes: Sequence[AnswerKey], *, guessed: bool = True) -> None:
+        """Solve each by itself, all at once; the book has their outcomes then.
+
+        Without ``guessed`` all are read, whatever rules are known.
+        """
         read = {c for c in classes if self._reads_chains(c)}
         known = {types: self._known(types)[:_KNOWN] for types in {c.types for c in classes if c not in read}}
-        guessed = {
-            c: () if c in read else (*self._prior.guesses(c, self.book.solved()), *known[c.types]) for c in classes
-        }
-        left = {c: self._trials.unrefuted(c, rules) for c, rules in guessed.items()}
+        tried = {c: () if c in read or not guessed else (*self._guesses(c), *known[c.types]) for c in classes}
+        left = {c: self._trials.unrefuted(c, rules) for c, rules in tried.items()}
         tasks = [self._task(c, first_rules(left[c], _KNOWN)) for c in classes]
         for done, (task, outcome) in enumerate(self._workers.run(run_solve, tasks), 1):
-            self.book.recall(task.key, outcome)
-            self._journal.append("classes", records.outcome_to_plain(task.key, outcome))
+            self._recall(task.key, outcome)
             self._report("solve", done, len(tasks))
+
+    def _guesses(self, key: AnswerKey) -> tuple[Rule, ...]:
+        guess = self.guess(key)
+        return (*(() if guess is None else (guess,)), *self._prior.guesses(key, self.book.solved()))
+
+    def hold(self, classes: Sequence[AnswerKey]) -> None:
+        """Try each class's guess as :meth:`solve` does first; the book has outcomes of those whose bytes it gives.
+
+        For the others it is noted that it does not; nothing is read to find another.
+        """
+        guesses = {c: rule for c in classes if (rule := self.guess(c)) is not None}
+        due = [c for c, rule in guesses.items() if c not in self.book.outcomes and not self._trials.tried(rule, c)]
+        tasks = [replace(self._task(c, (guesses[c],)), cuda_cores=True, chains=is_scalar(guesses[c])) for c in due]
+        for done, (task, outcome) in enumerate(self._workers.run(run_hold, tasks), 1):
+            if outcome is not None and outcome.rule == task.known[0]:
+                self._recall(task.key, outcome)
+                if task.chains:
+                    # It foretold trees of this class; others have their trial yet.
+                    self._trials.note(outcome.rule, task.key, given=True)
+            else:
+                self._trials.note(task.known[0], task.key, given=False)
+            self._report("hold", done, len(tasks))
+
+    def _recall(self, key: AnswerKey, outcome: ClassOutcome) -> None:
+        self.book.recall(key, outcome)
+        self._journal.append("classes", records.outcome_to_plain(key, outcome))
 
     def _known(self, types: Types) -> tuple[Rule, ...]:
         """Rules found so far; while CUDA-core orders are not sought, those of too few products tell nothing of them."""

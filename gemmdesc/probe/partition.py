@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from gemmdesc.dtypes import DType
 from gemmdesc.probe.answers import AnswerKey
@@ -32,9 +33,12 @@ from gemmdesc.probe.scan import Tally
 from gemmdesc.probe.trialbook import TrialBook
 from gemmdesc.probe.trials import TrialTask, run_trial
 from gemmdesc.probe.workers import Workers
+from gemmdesc.rule import Rule
 
 #: Rules met most often that a trial is to tell from the one tried.
 _RIVALS = 8
+#: Of trials that take place on a class's own problems only.
+NO_WITNESSES: Mapping[AnswerKey, Sequence[Variant]] = MappingProxyType({})
 
 
 class Partition:
@@ -44,10 +48,10 @@ class Partition:
     """
 
     def __init__(
-        self, workers: Workers, draws: Draws, report: Report, journal: Journal, prior: Sequence[Row] = ()
+        self, workers: Workers, draws: Draws, report: Report, journal: Journal, prior: Prior | None = None
     ) -> None:
         self._workers, self._draws, self._report = workers, draws, report
-        self._prior = Prior(prior)
+        self._prior = Prior() if prior is None else prior
         self._trials = TrialBook(journal)
         self._solver = ClassSolver(workers, draws, report, journal, self._prior, self._trials)
         self.book = self._solver.book
@@ -106,6 +110,52 @@ class Partition:
         """Families (``algo_id``) of all of whose classes met the prior has a rule."""
         unknown = {key.family for key in tally.counts if not self._prior.has_rule(key)}
         return frozenset({key.family for key in tally.counts} - unknown)
+
+    def hold_guesses(
+        self, tally: Tally, classes: Sequence[AnswerKey], witnesses: Mapping[AnswerKey, Sequence[Variant]],
+        *, chains: bool,
+    ) -> frozenset[int]:  # fmt: skip
+        """Try the guesses from another build of ``classes``, before any is read; the families where one is wrong.
+
+        Of each family a class is read without its guess, which measures what bytes seldom show.  ``chains``: those of
+        CUDA-core kernels too, each by itself.  ``witnesses``: problems of classes that take part in their trials.
+        """
+        self._solver.index(tally)
+        groups = self._guessed(classes, chains)
+        fused = [c for node, rule in groups if not is_scalar(rule) for c in node.classes]
+        self._solver.solve(self._unread(fused), guessed=False)
+        groups = self._guessed(classes, chains)
+        first = [node.classes if is_scalar(rule) else node.classes[:1] for node, rule in groups]
+        self._solver.hold([c for of in first for c in of])
+        held = [(n, Solved(rule=r)) for n, r in groups if not is_scalar(r) and self._solver.stands(n.classes[0])]
+        for node, solved in held:
+            self._trials.take_foretold(self._prior, node, solved)
+        self._try_all(held, witnesses)
+        refuted = {c.family for n, r in groups for c in n.classes if not self._trials.allows(r, c)}
+        return frozenset(refuted | {n.classes[0].family for n, r in groups if self._reads_otherwise(n.classes, r)})
+
+    def _guessed(self, classes: Sequence[AnswerKey], chains: bool) -> list[tuple[Node, Rule]]:
+        """The classes of which there are guesses, as these divide them, those of one rule together, most met first."""
+        found: list[tuple[Node, Rule]] = []
+        for node in (part for whole in families(classes) for part in self._prior.divided(whole)):
+            by_rule: dict[str, tuple[Rule, list[AnswerKey]]] = {}
+            for key in sorted(node.classes, key=lambda c: -self._solver.counts[c]):
+                rule = self._solver.guess(key)
+                if rule is not None and (chains or not is_scalar(rule)):
+                    by_rule.setdefault(rule.text, (rule, []))[1].append(key)
+            found += [(Node(classes=tuple(keys), named=node.named), rule) for rule, keys in by_rule.values()]
+        return found
+
+    def _unread(self, classes: Sequence[AnswerKey]) -> list[AnswerKey]:
+        """The class met most of every family of which none was read yet."""
+        read = {c.only(FAMILY_ATTRIBUTES) for c, o in self.book.outcomes.items() if o.readings}
+        leads = [max(n.classes, key=lambda c: self._solver.counts[c]) for n in families(classes)]
+        return [c for c in leads if c.only(FAMILY_ATTRIBUTES) not in read and c not in self.book.outcomes]
+
+    def _reads_otherwise(self, classes: Sequence[AnswerKey], guess: Rule) -> bool:
+        """Whether one of the classes was read, and its readings do not bear the guess out."""
+        read = [c for c in classes if c in self.book.outcomes and self.book.outcomes[c].readings]
+        return any(not self._solver.bears_out(c, guess) for c in read)
 
     def make_rows(self, tally: Tally, classes: Sequence[AnswerKey]) -> list[Row]:
         """Rows for ``classes``, which no row takes yet."""
@@ -188,8 +238,10 @@ class Partition:
         by_text = {r.solved.rule.text: r.solved for r in group if r.solved.rule is not None}
         return [by_text[t] for t, _ in texts.most_common(1)]
 
-    def _try_all(self, work: Sequence[tuple[Node, Solved]]) -> None:
-        """Try each node's rule on all its classes."""
+    def _try_all(
+        self, work: Sequence[tuple[Node, Solved]], witnesses: Mapping[AnswerKey, Sequence[Variant]] = NO_WITNESSES
+    ) -> None:
+        """Try each node's rule on all its classes, on ``witnesses`` too."""
         rivals = {t: self.book.known(t)[:_RIVALS] for t in {n.classes[0].types for n, _ in work}}
         tasks = [
             TrialTask(
@@ -198,7 +250,7 @@ class Partition:
                 numbers=tuple(self._solver.numbers[c][:24]),
                 rule=s.rule,
                 rivals=rivals[c.types],
-                witnesses=tuple(self._trials.witnesses(c)[:4]),
+                witnesses=(*self._trials.witnesses(c)[:4], *witnesses.get(c, ())),
             )
             for node, s in work
             for c in node.classes
