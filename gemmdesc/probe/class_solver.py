@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from gemmdesc.probe import records
@@ -140,7 +140,8 @@ class ClassSolver:
         """
         guesses = {c: rule for c in classes if (rule := self.guess(c)) is not None}
         due = [c for c, rule in guesses.items() if c not in self.book.outcomes and not self._trials.tried(rule, c)]
-        tasks = [replace(self._task(c, (guesses[c],)), cuda_cores=True, chains=is_scalar(guesses[c])) for c in due]
+        solved = self.book.solved()
+        tasks = [self._held(c, guesses[c], solved) for c in due]
         for done, (task, outcome) in enumerate(self._workers.run(run_hold, tasks), 1):
             if outcome is not None and outcome.rule == task.known[0]:
                 self._recall(task.key, outcome)
@@ -150,6 +151,14 @@ class ClassSolver:
             else:
                 self._trials.note(task.known[0], task.key, given=False)
             self._report("hold", done, len(tasks))
+
+    def _held(self, key: AnswerKey, guess: Rule, solved: Mapping[AnswerKey, Rule]) -> SolveTask:
+        """The work of trying the guess: of chains that are the answer's about other types, too, fewer trees are read."""
+        task = replace(self._task(key, (guess,)), cuda_cores=True, chains=is_scalar(guess))
+        if not task.chains:
+            return task
+        twins = kin_of(key, solved, lambda rule: records.retyped(rule, key.types)).twins
+        return replace(task, kin=Kin(twins=tuple(r for r in twins if r.text == guess.text)))
 
     def _recall(self, key: AnswerKey, outcome: ClassOutcome) -> None:
         self.book.recall(key, outcome)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from gemmdesc.dtypes import DType
 from gemmdesc.probe.answers import AnswerKey
-from gemmdesc.probe.chains import one_rule, row_alone, steps, without
+from gemmdesc.probe.chains import most_met_types, one_rule, row_alone, steps, without
 from gemmdesc.probe.class_solver import ClassSolver, Report
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.examples import Draws, Variant
@@ -125,8 +125,11 @@ class Partition:
         fused = [c for node, rule in groups if not is_scalar(rule) for c in node.classes]
         self._solver.solve(self._unread(fused), guessed=False)
         groups = self._guessed(classes, chains)
-        first = [node.classes if is_scalar(rule) else node.classes[:1] for node, rule in groups]
-        self._solver.hold([c for of in first for c in of])
+        chained = [c for node, rule in groups if is_scalar(rule) for c in node.classes]
+        often = most_met_types(chained, self._solver.counts)
+        self._solver.hold([*often, *(node.classes[0] for node, rule in groups if not is_scalar(rule))])
+        # The same answers about other types: most are the same order, of which fewer trees are read then.
+        self._solver.hold([c for c in chained if c not in often])
         held = [(n, Solved(rule=r)) for n, r in groups if not is_scalar(r) and self._solver.stands(n.classes[0])]
         for node, solved in held:
             self._trials.take_foretold(self._prior, node, solved)

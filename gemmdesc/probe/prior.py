@@ -34,7 +34,7 @@ class Form:
 class FirstGuesses:
     """Verified rows about the same kind of problem, of another build of the library on the same card.
 
-    ``source`` says whose they are, in words; ``queries``: what its scan of that kind came to.  Empty: nothing is guessed.
+    ``source`` says whose they are, in words; ``queries``: what its scan of that kind came to.
     """
 
     rows: tuple[Row, ...] = ()
