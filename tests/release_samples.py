@@ -1,4 +1,4 @@
-"""Two simulated releases of one library: a neighbour, and one equal to it or in which a few answers changed their order."""
+"""Simulated releases of one library: a neighbour, and one equal to it or with other orders for a few answers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from gemmdesc.library.interface import NO_INPUTS, Inputs, Library, Window
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.operands import Operand
 from gemmdesc.probe.campaign import Campaign, Findings, Options
+from gemmdesc.probe.class_solver import Report
 from gemmdesc.probe.prior import NO_GUESSES, FirstGuesses
 from gemmdesc.probe.projection import RowIndex
 from gemmdesc.probe.publish import guesses_of, make_profile
-from gemmdesc.probe.sampling import Regime, Scope
+from gemmdesc.probe.sampling import Regime, Scope, draw_problem
 from gemmdesc.probe.workers import InProcess
 from gemmdesc.problem import (
     AlgoConfig,
@@ -32,7 +33,7 @@ from gemmdesc.rule import Rule, parse_rule
 from gemmdesc.verification.hidden import same_rule
 from tests.probe_samples import DEVICE, FP16, Order, sample_answer
 
-SCOPE = Scope(dtypes=(FP16,), regimes=(Regime.SMALL,), misaligned_share=0.0)
+SCOPE = Scope(dtypes=(FP16,), output_float32=False, regimes=(Regime.SMALL,), misaligned_share=0.0)
 OPTIONS = Options(scope=SCOPE, seed=3, first_blocks=1, target_unseen=1.0)
 OLD = LibraryId(
     version=LibraryVersion(major=13, minor=1, patch=0), build_id="01d", path="simulated", sha256="", wheel="none"
@@ -141,7 +142,7 @@ class Counted:
 
 @dataclass(frozen=True, kw_only=True)
 class Came:
-    """What one campaign came to: ``readings`` of classes and of the survey, ``products`` of the library, ``seconds``."""
+    """What one campaign came to: ``readings`` of classes and of the survey, ``products`` run."""
 
     findings: Findings
     profile: Profile
@@ -152,11 +153,13 @@ class Came:
     seconds: float
 
 
-def campaign(release: Release, folder: Path, guesses: FirstGuesses = NO_GUESSES) -> Came:
+def campaign(
+    release: Release, folder: Path, guesses: FirstGuesses = NO_GUESSES, report: Report = lambda *_: None
+) -> Came:
     """One campaign to its end, in this process."""
     library: Library = release.library()
     begun = monotonic()
-    found = Campaign(InProcess(library), OPTIONS, folder, lambda *_: None, guesses=guesses).run()
+    found = Campaign(InProcess(library), OPTIONS, folder, report, guesses=guesses).run()
     seconds = monotonic() - begun
     profile = make_profile(found, DEVICE, release.identity, command="test", date="2026-12-01")
     lines = {n: _lines(folder / f"{n}.jsonl") for n in ("survey", "trials", "verified")}
@@ -184,14 +187,8 @@ def wrong_answers(came: Came, release: Release) -> list[str]:
 
 
 def _differs(rule: Rule, came: Came, release: Release, number: int, answer: AlgoConfig) -> bool:
-    problem = draw(came, number)
+    problem = draw_problem(came.findings.options.scope, came.findings.options.seed, number)
     return not same_rule(rule, release.rule(problem, answer), problem, answer)
-
-
-def draw(came: Came, number: int) -> GemmProblem:
-    from gemmdesc.probe.sampling import draw_problem
-
-    return draw_problem(came.findings.options.scope, came.findings.options.seed, number)
 
 
 def changed_classes(came: Came, release: Release) -> Iterator[AlgoConfig]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from gemmdesc.probe import records
@@ -31,6 +31,8 @@ _LEADS = 3
 _READ_FIRST = 3
 #: Rules met most often that a class is tried on before it is read.
 _KNOWN = 20
+#: Problems of a class that are read where a guess stands for a whole family.
+_HELD_READINGS = 2
 
 
 class ClassSolver:
@@ -99,8 +101,8 @@ class ClassSolver:
         if outcome.rule is None:
             return Solved(rule=None, reason=outcome.reason)
         guess = self.guess(key)
-        if guess is not None and not outcome.readings and self.book.calibrated(outcome.rule).text == guess.text:
-            # Nothing was read of it that other expressions could be as right about.
+        if guess is not None and self.book.calibrated(outcome.rule).text == guess.text:
+            # What others were read for may be said by other expressions, which would all be tried again.
             return Solved(rule=guess, reason=outcome.reason)
         wide = self.book.calibrated(self.book.pool.widen(outcome.rule, key.family, outcome.readings))
         where = [environment(r.problem, r.answer, None) for r in outcome.readings]
@@ -110,19 +112,11 @@ class ClassSolver:
         self.book.meet(wide)
         return Solved(rule=wide, reason=outcome.reason)
 
-    def bears_out(self, key: AnswerKey, guess: Rule) -> bool:
-        """Whether the class's own outcome says what the guess does."""
-        told = self._first_telling([key])
-        return told is not None and told.rule is not None and told.rule.text == guess.text
-
-    def solve(self, classes: Sequence[AnswerKey], *, guessed: bool = True) -> None:
-        """Solve each by itself, all at once; the book has their outcomes then.
-
-        Without ``guessed`` all are read, whatever rules are known.
-        """
+    def solve(self, classes: Sequence[AnswerKey]) -> None:
+        """Solve each by itself, all at once; the book has their outcomes then."""
         read = {c for c in classes if self._reads_chains(c)}
         known = {types: self._known(types)[:_KNOWN] for types in {c.types for c in classes if c not in read}}
-        tried = {c: () if c in read or not guessed else (*self._guesses(c), *known[c.types]) for c in classes}
+        tried = {c: () if c in read else (*self._guesses(c), *known[c.types]) for c in classes}
         left = {c: self._trials.unrefuted(c, rules) for c, rules in tried.items()}
         tasks = [self._task(c, first_rules(left[c], _KNOWN)) for c in classes]
         for done, (task, outcome) in enumerate(self._workers.run(run_solve, tasks), 1):
@@ -133,15 +127,18 @@ class ClassSolver:
         guess = self.guess(key)
         return (*(() if guess is None else (guess,)), *self._prior.guesses(key, self.book.solved()))
 
-    def hold(self, classes: Sequence[AnswerKey]) -> None:
+    def hold(self, classes: Sequence[AnswerKey], read: Container[AnswerKey] = ()) -> None:
         """Try each class's guess as :meth:`solve` does first; the book has outcomes of those whose bytes it gives.
 
-        For the others it is noted that it does not; nothing is read to find another.
+        For the others it is noted that it does not; nothing is sought in its place.  ``read``: of these some problems
+        are read too, of which it has to give every experiment.
         """
         guesses = {c: rule for c in classes if (rule := self.guess(c)) is not None}
         due = [c for c, rule in guesses.items() if c not in self.book.outcomes and not self._trials.tried(rule, c)]
         solved = self.book.solved()
-        tasks = [self._held(c, guesses[c], solved) for c in due]
+        tasks = [
+            replace(self._held(c, guesses[c], solved), readings=_HELD_READINGS if c in read else 0) for c in due
+        ]
         for done, (task, outcome) in enumerate(self._workers.run(run_hold, tasks), 1):
             if outcome is not None and outcome.rule == task.known[0]:
                 self._recall(task.key, outcome)
@@ -153,7 +150,7 @@ class ClassSolver:
             self._report("hold", done, len(tasks))
 
     def _held(self, key: AnswerKey, guess: Rule, solved: Mapping[AnswerKey, Rule]) -> SolveTask:
-        """The work of trying the guess: of chains that are the answer's about other types, too, fewer trees are read."""
+        """Work of trying the guess; of chains that are the answer's about other types, too, fewer trees are read."""
         task = replace(self._task(key, (guess,)), cuda_cores=True, chains=is_scalar(guess))
         if not task.chains:
             return task

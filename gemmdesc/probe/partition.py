@@ -117,25 +117,23 @@ class Partition:
     ) -> frozenset[int]:  # fmt: skip
         """Try the guesses from another build of ``classes``, before any is read; the families where one is wrong.
 
-        Of each family a class is read without its guess, which measures what bytes seldom show.  ``chains``: those of
-        CUDA-core kernels too, each by itself.  ``witnesses``: problems of classes that take part in their trials.
+        Of every family a class is read, too, under its guess.  ``chains``: those of CUDA-core kernels are tried too,
+        each by itself.  ``witnesses``: problems of classes that take part in their trials.
         """
         self._solver.index(tally)
         groups = self._guessed(classes, chains)
-        fused = [c for node, rule in groups if not is_scalar(rule) for c in node.classes]
-        self._solver.solve(self._unread(fused), guessed=False)
-        groups = self._guessed(classes, chains)
         chained = [c for node, rule in groups if is_scalar(rule) for c in node.classes]
         often = most_met_types(chained, self._solver.counts)
-        self._solver.hold([*often, *(node.classes[0] for node, rule in groups if not is_scalar(rule))])
+        leads = [node.classes[0] for node, rule in groups if not is_scalar(rule)]
+        self._solver.hold([*often, *leads], read=self._unread(leads))
         # The same answers about other types: most are the same order, of which fewer trees are read then.
         self._solver.hold([c for c in chained if c not in often])
         held = [(n, Solved(rule=r)) for n, r in groups if not is_scalar(r) and self._solver.stands(n.classes[0])]
         for node, solved in held:
             self._trials.take_foretold(self._prior, node, solved)
         self._try_all(held, witnesses)
-        refuted = {c.family for n, r in groups for c in n.classes if not self._trials.allows(r, c)}
-        return frozenset(refuted | {n.classes[0].family for n, r in groups if self._reads_otherwise(n.classes, r)})
+        refuted = [c for node, rule in groups for c in node.classes if not self._trials.allows(rule, c)]
+        return frozenset(c.family for c in refuted)
 
     def _guessed(self, classes: Sequence[AnswerKey], chains: bool) -> list[tuple[Node, Rule]]:
         """The classes of which there are guesses, as these divide them, those of one rule together, most met first."""
@@ -150,15 +148,10 @@ class Partition:
         return found
 
     def _unread(self, classes: Sequence[AnswerKey]) -> list[AnswerKey]:
-        """The class met most of every family of which none was read yet."""
+        """Of the classes the one met most of every family of which none was read yet."""
         read = {c.only(FAMILY_ATTRIBUTES) for c, o in self.book.outcomes.items() if o.readings}
         leads = [max(n.classes, key=lambda c: self._solver.counts[c]) for n in families(classes)]
         return [c for c in leads if c.only(FAMILY_ATTRIBUTES) not in read and c not in self.book.outcomes]
-
-    def _reads_otherwise(self, classes: Sequence[AnswerKey], guess: Rule) -> bool:
-        """Whether one of the classes was read, and its readings do not bear the guess out."""
-        read = [c for c in classes if c in self.book.outcomes and self.book.outcomes[c].readings]
-        return any(not self._solver.bears_out(c, guess) for c in read)
 
     def make_rows(self, tally: Tally, classes: Sequence[AnswerKey]) -> list[Row]:
         """Rows for ``classes``, which no row takes yet."""
@@ -167,7 +160,8 @@ class Partition:
         if self.book.zero_exponent() is None:
             # Only these types show it, and the rules of others need it.
             showing = [n for n in nodes if n.classes[0].types[2] is DType.FLOAT32]
-            self._solver.solve([max(n.classes, key=lambda c: self._solver.counts[c]) for n in showing])
+            leads = [max(n.classes, key=lambda c: self._solver.counts[c]) for n in showing]
+            self._solver.solve([c for c in leads if c not in self.book.outcomes])
         rows = self._work(self._guided(nodes))
         # Classes with too few products to read take a known rule that gives their bytes; by now rules are known.
         silent = [r for r in rows if r.solved.rule is None and not any(self.book.is_scalar(c) for c in r.classes)]

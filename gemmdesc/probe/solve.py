@@ -42,7 +42,7 @@ def solve_class(library: Library, task: ClassTask) -> ClassOutcome:
     return state.try_known() or state.learn()
 
 
-def hold_class(library: Library, task: ClassTask) -> ClassOutcome | None:
+def try_rules(library: Library, task: ClassTask) -> ClassOutcome | None:
     """The outcome where a known rule is the class's, tried as by :func:`solve_class`; None where none is."""
     return _Solver(library, task).try_known()
 

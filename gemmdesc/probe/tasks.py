@@ -10,9 +10,10 @@ from gemmdesc.probe.answers import AnswerKey, slices_at_launch
 from gemmdesc.probe.chains import NO_KIN, Kin
 from gemmdesc.probe.courses import has_gelu
 from gemmdesc.probe.examples import FEW_EXAMPLES, Draws, Variant, elsewhere, examples_of, other_layouts, varied
+from gemmdesc.probe.holding import hold_class
 from gemmdesc.probe.outcomes import ClassOutcome, ClassTask
 from gemmdesc.probe.scan import Block, Example, scan_block
-from gemmdesc.probe.solve import hold_class, solve_class
+from gemmdesc.probe.solve import solve_class
 from gemmdesc.probe.solve_gelu import solve_gelu
 from gemmdesc.probe.solve_shared import solve_shared
 from gemmdesc.rule import Rule
@@ -41,6 +42,7 @@ class SolveTask:
     against before any is sought.
     ``hints``: rules whose expressions are tried before others; ``preferred``: expressions that explain the family.
     ``bare``: rules of the same sums with nothing after them, of which those that end in gelu are made.
+    ``readings``: taken of a class whose rule is held, for the rule to give all of their experiments.
     """
 
     key: AnswerKey
@@ -55,6 +57,7 @@ class SolveTask:
     chains: bool = False
     kin: Kin = NO_KIN
     bare: tuple[Rule, ...] = ()
+    readings: int = 0
 
 
 def run_solve(library: Library, task: SolveTask) -> ClassOutcome:
@@ -77,7 +80,7 @@ def run_hold(library: Library, task: SolveTask) -> ClassOutcome | None:
     if of_class.examples and has_gelu(of_class.examples[0].problem):
         held = solve_gelu(library, of_class, ())
         return held if held.rule is not None else None
-    return hold_class(library, of_class)
+    return hold_class(library, of_class, task.readings)
 
 
 def _of_class(library: Library, task: SolveTask) -> tuple[list[Example], ClassTask]:
