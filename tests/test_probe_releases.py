@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from gemmdesc.cli.serving import NO_FIRST_GUESSES, neighbour
-from gemmdesc.descriptor import GEMMDesc
+from gemmdesc.descriptor import FusedDot, GEMMDesc
 from gemmdesc.errors import InvalidInputError, ProfileError
 from gemmdesc.probe import scan, verification
 from gemmdesc.probe.offline import recorded_findings
 from gemmdesc.probe.prior import NO_GUESSES, FirstGuesses, Prior
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, Solved
 from gemmdesc.probe.publish import guesses_of, make_profile
-from gemmdesc.probe.sampling import scope_named
+from gemmdesc.probe.sampling import draw_problem, scope_named
+from gemmdesc.probe.survey import READINGS
 from gemmdesc.problem import LibraryVersion
 from gemmdesc.profiles import Profile, lookup, profile_path, read_profile, write_profile
 from gemmdesc.profiles import index_profile as indexed
 from gemmdesc.rule import Rule
+from gemmdesc.verification.hidden import same_rule
 from tests.probe_samples import DEVICE
 from tests.release_samples import (
     ADDED,
@@ -66,6 +69,11 @@ def verified(came: Came) -> dict[str, str]:
     return {key: rule.text for key, rule in rules.items() if rule is not None}
 
 
+def compared(came: Came, algo_id: int) -> int:
+    """Comparisons of one family, made problems among them."""
+    return sum(v.key.family == algo_id for v in came.findings.comparisons.all())
+
+
 def test_a_release_equal_to_its_neighbour_comes_out_the_same_with_fewer_products(
     old: tuple[Came, FirstGuesses], tmp_path: Path
 ) -> None:
@@ -77,10 +85,13 @@ def test_a_release_equal_to_its_neighbour_comes_out_the_same_with_fewer_products
     assert came.products < 0.8 * scratch.products
     assert came.readings < scratch.readings
     assert not (tmp_path / "survey.jsonl").exists()
-    # Every answer is compared as often as from scratch, and every class of steps has its trial.
+    # Every answer is compared, and every class of steps has its trial.  From scratch the rows of splits are divided for
+    # a while, and each of them is compared until it may be served.
     natural, there = ({v.key for v in c.findings.comparisons.all() if v.variant.natural} for c in (came, scratch))
     assert natural == there
-    assert len(came.findings.comparisons.all()) >= 0.95 * len(scratch.findings.comparisons.all())
+    for algo_id in (CHAIN, LANES):
+        assert compared(came, algo_id) == compared(scratch, algo_id)
+    assert compared(came, SPLIT) >= 0.7 * compared(scratch, SPLIT)
     tried = (tmp_path / "trials.jsonl").read_text()
     assert "foretold" not in tried
     classes = {k.only(CLASS_ATTRIBUTES) for k in came.findings.tally.counts}
@@ -98,10 +109,9 @@ def test_what_a_release_changed_is_found_and_nothing_of_the_wrong_guesses_is_lef
     assert not refuted
 
 
-def test_families_of_wrong_guesses_are_surveyed_like_those_without(changed: Came, old: tuple[Came, FirstGuesses]) -> None:
+def test_families_of_wrong_guesses_are_surveyed_as_from_scratch(changed: Came) -> None:
     own = sum(len(o.readings) for o in changed.findings.outcomes.values())
-    assert changed.readings > own
-    assert changed.readings > sum(len(o.readings) for o in old[0].findings.outcomes.values()) / 2
+    assert changed.readings - own >= READINGS // 4
 
 
 class Over(Exception):
@@ -132,11 +142,13 @@ def test_the_profile_says_whose_rules_came_first(changed: Came, old: tuple[Came,
 
 
 def wrong_step(rule: Rule) -> Rule:
-    """Exact zeros count as less: what no bytes of plain draws show."""
+    """Steps that keep one bit less of the products that they align."""
 
     def changed(desc: GEMMDesc) -> GEMMDesc:
         leaf = desc.accumulator
-        return replace(desc, accumulator=replace(leaf, instruction_k=2 * leaf.instruction_k))
+        assert isinstance(leaf.step, FusedDot)
+        step = replace(leaf.step, fraction_bits=leaf.step.fraction_bits - 1)
+        return replace(desc, accumulator=replace(leaf, step=step))
 
     return rule.restructured(changed)
 
@@ -153,6 +165,7 @@ def test_a_guess_of_launches_or_of_another_kind_is_none(old: tuple[Came, FirstGu
     assert Prior((), empty).exact(key) is None
 
 
+@pytest.mark.slow
 def test_all_wrong_guesses_lead_to_the_same_rows(old: tuple[Came, FirstGuesses], tmp_path: Path) -> None:
     def other(row: Row) -> Row:
         rule = row.solved.rule
@@ -181,7 +194,7 @@ def put(profile: Profile, folder: Path, version: str, build: str = "x", **device
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GEMMDESC_PROFILES", str(tmp_path / "profiles"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("gemmdesc.profiles.lookup.packaged_folder", lambda: None)
+    monkeypatch.setattr(import_module("gemmdesc.profiles.lookup"), "packaged_folder", lambda: None)
     return tmp_path / "profiles"
 
 
@@ -214,12 +227,10 @@ def test_served_rules_are_those_of_the_release(changed: Came) -> None:
     """Through the profile, as a caller meets them."""
     index, seen = indexed(changed.profile), 0
     for number in range(150):
-        problem = scan.draw_problem(SCOPE, 3, number)
+        problem = draw_problem(SCOPE, 3, number)
         answer = CHANGED.answer(problem)
         rule = lookup(index, problem, answer)
         seen += isinstance(rule, Rule)
         if isinstance(rule, Rule):
-            from gemmdesc.verification.hidden import same_rule
-
             assert same_rule(rule, CHANGED.rule(problem, answer), problem, answer)
     assert seen > 100
