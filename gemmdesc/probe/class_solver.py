@@ -31,7 +31,7 @@ _LEADS = 3
 _READ_FIRST = 3
 #: Rules met most often that a class is tried on before it is read.
 _KNOWN = 20
-#: Problems of a class that are read where a guess stands for a whole family.
+#: Problems that are read of a class whose guess stands for a whole row.
 _HELD_READINGS = 2
 
 

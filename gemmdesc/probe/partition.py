@@ -117,7 +117,8 @@ class Partition:
     ) -> frozenset[int]:  # fmt: skip
         """Try the guesses from another build of ``classes``, before any is read; the families where one is wrong.
 
-        Of every family a class is read, too, under its guess.  ``chains``: those of CUDA-core kernels are tried too,
+        Of every row the class met most is read, too: bytes of narrow partials show little of a step.  ``chains``: those
+        of CUDA-core kernels are tried too,
         each by itself.  ``witnesses``: problems of classes that take part in their trials.
         """
         self._solver.index(tally)
@@ -125,7 +126,7 @@ class Partition:
         chained = [c for node, rule in groups if is_scalar(rule) for c in node.classes]
         often = most_met_types(chained, self._solver.counts)
         leads = [node.classes[0] for node, rule in groups if not is_scalar(rule)]
-        self._solver.hold([*often, *leads], read=self._unread(leads))
+        self._solver.hold([*often, *leads], read=leads)
         # The same answers about other types: most are the same order, of which fewer trees are read then.
         self._solver.hold([c for c in chained if c not in often])
         held = [(n, Solved(rule=r)) for n, r in groups if not is_scalar(r) and self._solver.stands(n.classes[0])]
@@ -146,12 +147,6 @@ class Partition:
                     by_rule.setdefault(rule.text, (rule, []))[1].append(key)
             found += [(Node(classes=tuple(keys), named=node.named), rule) for rule, keys in by_rule.values()]
         return found
-
-    def _unread(self, classes: Sequence[AnswerKey]) -> list[AnswerKey]:
-        """Of the classes the one met most of every family of which none was read yet."""
-        read = {c.only(FAMILY_ATTRIBUTES) for c, o in self.book.outcomes.items() if o.readings}
-        leads = [max(n.classes, key=lambda c: self._solver.counts[c]) for n in families(classes)]
-        return [c for c in leads if c.only(FAMILY_ATTRIBUTES) not in read and c not in self.book.outcomes]
 
     def make_rows(self, tally: Tally, classes: Sequence[AnswerKey]) -> list[Row]:
         """Rows for ``classes``, which no row takes yet."""
