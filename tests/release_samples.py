@@ -176,13 +176,19 @@ def neighbour_guesses(folder: Path) -> tuple[Came, FirstGuesses]:
     return came, guesses_of(came.profile, SCOPE)
 
 
-def wrong_answers(came: Came, release: Release) -> list[str]:
-    """Answers met whose row has no rule, or one that owes other bits than the hidden one on a problem that met them."""
+def wrong_answers(came: Came, release: Release, *, declined: bool = True) -> list[str]:
+    """Answers met whose row has no rule, or one that owes other bits than the hidden one on a problem that met them.
+
+    Without ``declined`` only the latter.
+    """
     index, found = RowIndex(came.findings.rows), list[str]()
     for key, numbers in came.findings.tally.numbers.items():
         row = index.find(key)
         rule = None if row is None else row.solved.rule
-        found += [str(key) for n in numbers[:6] if rule is None or _differs(rule, came, release, n, key.answer)]
+        if rule is None:
+            found += [str(key)] if declined else []
+            continue
+        found += [str(key) for n in numbers[:6] if _differs(rule, came, release, n, key.answer)]
     return found
 
 

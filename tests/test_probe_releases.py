@@ -166,15 +166,18 @@ def test_a_guess_of_launches_or_of_another_kind_is_none(old: tuple[Came, FirstGu
 
 
 @pytest.mark.slow
-def test_all_wrong_guesses_lead_to_the_same_rows(old: tuple[Came, FirstGuesses], tmp_path: Path) -> None:
+def test_of_guesses_that_are_all_wrong_none_is_left(old: tuple[Came, FirstGuesses], tmp_path: Path) -> None:
     def other(row: Row) -> Row:
         rule = row.solved.rule
-        scalar = rule is None or row.key.family == LANES
-        return row if scalar else replace(row, solved=Solved(rule=wrong_step(rule)))
+        return row if rule is None or row.key.family == LANES else replace(row, solved=Solved(rule=wrong_step(rule)))
 
     wrong = replace(old[1], rows=tuple(other(r) for r in old[1].rows))
     came = campaign(EQUAL, tmp_path, wrong)
-    assert not wrong_answers(came, EQUAL)
+    # One bit of the alignment hardly shows through float16 partials: bytes alone would let some of them pass.
+    rules = {rule for r in came.findings.rows if (rule := r.solved.rule) is not None}
+    assert rules
+    assert rules.isdisjoint({r.solved.rule for r in wrong.rows if r.key.family != LANES})
+    assert not wrong_answers(came, EQUAL, declined=False)
     again, _, _ = recorded_findings(tmp_path)
     made = make_profile(again, DEVICE, NEW, command="test", date="2026-12-01")
     assert {r.key for r in made.rows} == {r.key for r in came.profile.rows}
