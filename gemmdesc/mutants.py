@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 from gemmdesc.descriptor import (
@@ -38,10 +38,14 @@ class Mutant:
     desc: GEMMDesc
 
 
-def mutants(desc: GEMMDesc, k: int) -> tuple[Mutant, ...]:
-    """The mutants of ``desc`` whose normal form differs from its own at inner size ``k``."""
-    own = normal_form(desc, k)
-    return tuple(m for m in _all(desc, k) if normal_form(m.desc, k) != own)
+def mutants(desc: GEMMDesc, k: int, but: Container[str] = ()) -> tuple[Mutant, ...]:
+    """The mutants of ``desc`` whose normal form differs from its own at inner size ``k``.
+
+    Those whose ``change`` is in ``but`` are left out, and cost nothing.
+    """
+    asked = [m for m in _all(desc, k) if m.change not in but]
+    own = normal_form(desc, k) if asked else None
+    return tuple(m for m in asked if normal_form(m.desc, k) != own)
 
 
 def _all(desc: GEMMDesc, k: int) -> Iterator[Mutant]:

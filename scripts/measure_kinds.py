@@ -3,6 +3,8 @@
     python scripts/measure_kinds.py OUT [--kinds tf32,bias] [--seconds 560] [--share 0.7] [--workers 14]
                                         [--quick] [--tensor-cores] [--shapes 2000] [--simulated]
 
+Rules of the nearest release measured on this card are tried first unless --first-guesses says otherwise.
+
 Campaigns take turns for the share of the time that is for probing: each has a first one, in the order named, then the
 one of which most queries would still decline goes on.  What has not ended by then goes on with the next call.  Rows
 that are verified by then are published under OUT/profiles, and `verify --replay --kind` compares the profile with the
@@ -28,13 +30,14 @@ from typing import Any
 from kind_libraries import Real, Simulated
 
 from gemmdesc.cli.probing import COMPARED_ANSWERS
-from gemmdesc.cli.serving import known_rows
+from gemmdesc.cli.serving import NO_FIRST_GUESSES, known_rows, neighbour
 from gemmdesc.library.interface import Library
 from gemmdesc.library.torch_settings import TorchSettings, read_settings
 from gemmdesc.probe.campaign import Campaign, Findings, Options, quick
 from gemmdesc.probe.class_solver import Report
 from gemmdesc.probe.offline import campaign_folders, kind_folder, recorded_findings
-from gemmdesc.probe.publish import make_profile, prior_of
+from gemmdesc.probe.prior import NO_GUESSES
+from gemmdesc.probe.publish import guesses_of, make_profile, prior_of
 from gemmdesc.probe.sampling import KIND_NAMES, Regime, chosen_kinds, scope_named
 from gemmdesc.probe.several import run_several
 from gemmdesc.probe.workers import InProcess, ProcessPool, Workers
@@ -60,6 +63,7 @@ class Plan:
     simulated: bool
     quick: bool
     cuda_cores: bool
+    first_guesses: str | None = None
 
     def options(self, name: str) -> Options:
         scope = scope_named(name)
@@ -81,6 +85,7 @@ def probe(plan: Plan, folder: Path, seconds: float) -> dict[str, dict[str, Any]]
     with plan.pool(plan.opener) as workers:
         library = workers.library
         made: dict[str, Campaign] = {}
+        near = neighbour(library.device, library.identity, plan.first_guesses, folder.parent / "profiles")
 
         def opened(name: str) -> Callable[[Report], Campaign]:
             def opening(report: Report) -> Campaign:
@@ -91,7 +96,8 @@ def probe(plan: Plan, folder: Path, seconds: float) -> dict[str, dict[str, Any]]
                     # What this call has found of plain products is not published yet.
                     *(row for c in made.values() for row in prior_of(_profile(c.findings(), library), kind)),
                 ]
-                made[name] = Campaign(workers, options, kind_folder(folder, name), report, prior)
+                guesses = NO_GUESSES if near is None else guesses_of(near, options.scope)
+                made[name] = Campaign(workers, options, kind_folder(folder, name), report, prior, guesses)
                 return made[name]
 
             return opening
@@ -155,6 +161,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a first look: few queries, tensor cores only")
     parser.add_argument("--tensor-cores", action="store_true")
     parser.add_argument("--library", help="default: torch's own")
+    parser.add_argument(
+        "--first-guesses", help="a release, a profile's file, or none; by default the nearest release of this card"
+    )
     parser.add_argument("--simulated", action="store_true", help="rehearse on hidden rules, small problems only")
     given = parser.parse_args()
     end = time.monotonic() + given.seconds
@@ -163,6 +172,7 @@ def main() -> int:
     plan = Plan(
         opener=Simulated() if given.simulated else Real(given.library), kinds=tuple(kinds),
         workers=given.workers, simulated=given.simulated, quick=given.quick, cuda_cores=not given.tensor_cores,
+        first_guesses=NO_FIRST_GUESSES if given.simulated else given.first_guesses,
     )  # fmt: skip
     found: dict[str, Any] = {"probe": probe(plan, given.out / "campaign", given.share * given.seconds)}
     profile, found["rows"] = published(given.out / "campaign", given.out / "profiles")

@@ -34,7 +34,7 @@ PLACES = {name: (i, group) for i, layer in enumerate(ORDER) for group in layer f
 #: The modules of ``probe`` that talk to a library.  All others plan walks or conclude from what was read: they see
 #: values only, and import one another at most.
 TALKING = ("asking_order", "beside", "campaign", "class_solver", "compare", "comparisons", "crosscheck", "examples",
-           "kinds", "met", "offline", "outcomes", "partition", "predicted", "publish", "reader", "recorded",
+           "holding", "kinds", "met", "offline", "outcomes", "partition", "predicted", "publish", "reader", "recorded",
            "records", "rulebook", "scan", "sharing", "solve", "solve_gelu", "solve_shared", "survey", "tasks",
            "trialbook", "trials", "verification", "workers")  # fmt: skip
 LIBRARY_LAYER = PLACES["library"][0]

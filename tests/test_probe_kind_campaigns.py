@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from gemmdesc.probe.sampling import (
     scope_of_kind,
 )
 from gemmdesc.probe.workers import InProcess
-from gemmdesc.problem import ComputeType
+from gemmdesc.problem import ComputeType, LibraryId, LibraryVersion
 from gemmdesc.profiles import (
     FindingKind,
     Profile,
@@ -170,3 +170,44 @@ def test_the_packaged_profile_takes_part_in_the_user_s(monkeypatch: pytest.Monke
     assert serving == shipped
     assert probing.serving_profile(shipped.device, shipped.library, tmp_path) is None
     assert probing.serving_profile(replace(shipped.device, name="other"), shipped.library, None) is None
+
+
+def named(version: str) -> LibraryId:
+    return replace(IDENTITY, version=LibraryVersion.parse(version), build_id=f"build-{version}")
+
+
+@dataclass(frozen=True)
+class OfRelease:
+    """Opens the library of kinds as a release's."""
+
+    version: str
+
+    def __call__(self) -> Library:
+        return replace(library_of_kinds(), identity=named(self.version))
+
+
+@pytest.mark.slow
+def test_a_release_begins_with_its_neighbour_s_rows_of_every_kind_and_resumes(tmp_path: Path) -> None:
+    """Plain and another kind in one command, published as each ends, cut off twice for want of time."""
+    places = Places(records=tmp_path / "old", profiles=tmp_path / "profiles", first_guesses="none")
+    with Progress() as progress:
+        measure_kinds(OfRelease("13.1.0"), plans("plain", "bias"), 1, places, progress)
+    old = read_profile(profile_path(tmp_path / "profiles", DEVICE, named("13.1.0").version))
+    assert [m.first_guesses for m in old.metadata.measured] == ["", ""]
+    places = Places(records=tmp_path / "new", profiles=tmp_path / "profiles")
+    with Progress() as progress:
+        for _ in range(2):
+            with pytest.raises(CampaignError, match="same command goes on"):
+                measure_kinds(OfRelease("13.2.0"), plans("plain", "bias"), 1, places, progress, seconds=2.0)
+        measure_kinds(OfRelease("13.2.0"), plans("plain", "bias"), 1, places, progress)
+    new = read_profile(profile_path(tmp_path / "profiles", DEVICE, named("13.2.0").version))
+    for measured in new.metadata.measured:
+        assert "cublaslt-13.1.0, build-id build-13.1.0" in measured.first_guesses
+    rules = [
+        {str(r.key): r.outcome.rule.text for r in p.rows if isinstance(r.outcome, RuleOutcome)} for p in (old, new)
+    ]
+    assert rules[0] == rules[1]
+    # Only what the neighbour has no verified row for is surveyed.
+    surveys = [tmp_path / name / "survey.jsonl" for name in ("old", "new")]
+    old_count, new_count = (len(s.read_text().splitlines()) if s.is_file() else 0 for s in surveys)
+    assert new_count < old_count

@@ -20,6 +20,7 @@ from gemmdesc.cli.output import (
     print_table,
     wants_json,
 )
+<<<<<<< HEAD
 from gemmdesc.cli.serving import (
     campaign_folder,
     identity_with_digest,
@@ -27,6 +28,9 @@ from gemmdesc.cli.serving import (
     known_rows,
     serving_profile,
 )
+=======
+from gemmdesc.cli.serving import campaign_folder, identity_with_digest, known_rows, neighbour, serving_profile
+>>>>>>> relguess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from gemmdesc.library.interface import Library
     from gemmdesc.probe.campaign import Findings, Options
     from gemmdesc.probe.class_solver import Report
+    from gemmdesc.probe.prior import FirstGuesses
     from gemmdesc.probe.projection import Row
     from gemmdesc.probe.refutations import Refutation
     from gemmdesc.probe.workers import Workers
@@ -61,7 +66,15 @@ def probe(
     target: Annotated[float, typer.Option(min=0.0, help="Stop at this estimate of the mass of unseen answers.")] = 1e-5,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     kind: Annotated[
-        list[str] | None, typer.Option(help="What to ask about (default: plain); give it again for others, or all.")
+        list[str] | None,
+        typer.Option("--kind", "--kinds", help="What to ask about (default: plain); give it again for others, or all."),
+    ] = None,
+    first_guesses: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose rules are tried first: a release, a profile's file, or none; by default those of the nearest "
+            "release measured on this card."
+        ),
     ] = None,
     seconds: Annotated[
         float | None, typer.Option(min=0.0, help="End after about so long; the same command goes on from there.")
@@ -88,7 +101,11 @@ def probe(
             name: options_for(opener, quick=quick, target=target, seed=seed, cuda_cores=not tensor_cores, kind=name)
             for name in chosen_kinds(kind or ["plain"])
         }
+<<<<<<< HEAD
         places = Places(records=campaign, profiles=out, refuted=tuple(refuted or ()))
+=======
+        places = Places(records=campaign, profiles=out, first_guesses=first_guesses)
+>>>>>>> relguess
         reports = measure_kinds(opener, plans, workers or default_workers(), places, progress, seconds)
     if wanted:
         print_json(reports[0].plain() if len(reports) == 1 else [r.plain() for r in reports])
@@ -172,11 +189,19 @@ def measure(
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
+<<<<<<< HEAD
     """The folders of all records and of profiles; the usual ones where None.  ``refuted``: files to learn from."""
 
     records: Path | None = None
     profiles: Path | None = None
     refuted: tuple[Path, ...] = ()
+=======
+    """The folders of all records and of profiles, and whose rules are tried first; the usual ones where None."""
+
+    records: Path | None = None
+    profiles: Path | None = None
+    first_guesses: str | None = None
+>>>>>>> relguess
 
 
 def measure_kinds(
@@ -188,12 +213,20 @@ def measure_kinds(
     A new profile of the user's starts from the one that served so far, which it takes the place of.
 
     Raises:
+<<<<<<< HEAD
         ProfileError: the profile to join is of another card or build of the library; nothing is asked or written.
         InvalidInputError: so is a file of refuted shapes, or it holds none.
+=======
+        InvalidInputError: the first guesses named are neither a release nor a file.
+        ProfileError: the profile to join is of another card or build of the library, or the first guesses named are not
+            there or of another card; nothing is asked or written.
+>>>>>>> relguess
         CampaignError: ``seconds`` are over; kinds that ended are published, and what else was learned is on disk.
     """
     from gemmdesc.probe.facets import Kind
     from gemmdesc.probe.offline import kind_folder
+    from gemmdesc.probe.prior import NO_GUESSES
+    from gemmdesc.probe.publish import guesses_of
     from gemmdesc.probe.workers import ProcessPool
     from gemmdesc.profiles import publish, user_folder
 
@@ -203,12 +236,23 @@ def measure_kinds(
     with ProcessPool(opener, workers) as pool:
         library, device = identity_with_digest(pool.library), pool.library.device
         base = serving_profile(device, library, out)
+<<<<<<< HEAD
         known = known_refutations(base, places.refuted, library, device)
+=======
+        near = neighbour(device, library, places.first_guesses, out)
+>>>>>>> relguess
         for name, options in plans.items():
+            guesses = NO_GUESSES if near is None else guesses_of(near, options.scope)
             prior = () if name == Kind.PLAIN.value else known_rows(device, library, out, options.scope.kind)
             kept = kind_folder(records or campaign_folder(device, library, options.seed), name)
             progress.say(f"{name}: cuBLASLt {library.version} on {device.name or device.folder}; records in {kept}")
+<<<<<<< HEAD
             measured, findings = _campaign(pool, options, kept, report, prior, known)
+=======
+            progress.say(f"{name}: first guesses: {guesses.source or 'none'}")
+            asking = replace(options, first_blocks=first_blocks(options, guesses))
+            measured, findings = _campaign(pool, asking, kept, report, prior, guesses)
+>>>>>>> relguess
             _, path = publish(measured, out or user_folder(), base)
             reports.append(Measurement(profile=measured, findings=findings, path=path))
     return reports
@@ -230,17 +274,37 @@ def _until(report: Report, seconds: float) -> Report:
     return reported
 
 
+def first_blocks(options: Options, guesses: FirstGuesses) -> int:
+    """Blocks to scan before rows are made: as many as the guesses' campaign asked for in all, where that is more.
+
+    A neighbour needs about as many, and every further round of scanning ends with workers that wait for the last one.
+    """
+    from gemmdesc.probe.scan import BLOCK_QUERIES
+
+    wanted = min(guesses.queries, options.most_queries) // BLOCK_QUERIES
+    return max(options.first_blocks, wanted)
+
+
 def _campaign(
     workers: Workers, options: Options, folder: Path, report: Report, prior: Sequence[Row] = (),
+<<<<<<< HEAD
     refuted: Sequence[Refutation] = (),
+=======
+    guesses: FirstGuesses | None = None,
+>>>>>>> relguess
 ) -> tuple[Profile, Findings]:  # fmt: skip
     from datetime import date
 
     from gemmdesc.probe.campaign import Campaign
+    from gemmdesc.probe.prior import NO_GUESSES
     from gemmdesc.probe.publish import make_profile
 
     library, device = identity_with_digest(workers.library), workers.library.device
+<<<<<<< HEAD
     findings = Campaign(workers, options, folder, report, prior, refuted).run()
+=======
+    findings = Campaign(workers, options, folder, report, prior, guesses or NO_GUESSES).run()
+>>>>>>> relguess
     profile = make_profile(findings, device, library, command=command_line(), date=date.today().isoformat())
     return profile, findings
 
@@ -263,6 +327,7 @@ class Measurement:
             "path": str(self.path),
             "kind": self.profile.metadata.measured[0].kind,
             "library": str(self.profile.library.version),
+            "first_guesses": "; ".join(found.first_guesses) or "none",
             "card": self.profile.device.name,
             "queries": found.tally.queries,
             "queries_per_second": round(found.scan_rate, 1),

@@ -10,9 +10,16 @@ if TYPE_CHECKING:
 
     from gemmdesc.probe.facets import Kind
     from gemmdesc.probe.projection import Row
+<<<<<<< HEAD
     from gemmdesc.probe.refutations import Refutation
     from gemmdesc.problem import DeviceId, LibraryId
+=======
+    from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion
+>>>>>>> relguess
     from gemmdesc.profiles import Profile
+
+#: What names no profile: the campaign begins from scratch.
+NO_FIRST_GUESSES = "none"
 
 
 def serving_profile(device: DeviceId, library: LibraryId, out: Path | None) -> Profile | None:
@@ -45,6 +52,7 @@ def known_rows(device: DeviceId, library: LibraryId, out: Path | None, kind: Kin
     return tuple(row for profile in known for row in prior_of(profile, kind))
 
 
+<<<<<<< HEAD
 def known_refutations(
     serving: Profile | None, files: Sequence[Path], library: LibraryId, device: DeviceId
 ) -> tuple[Refutation, ...]:
@@ -62,6 +70,80 @@ def known_refutations(
     examples = () if serving is None else refuted_examples(serving)
     rest = (Refutation(problem=e.problem, answer=e.answer, launch=e.launch) for e in examples if e.problem not in said)
     return (*given, *rest)
+=======
+def neighbour(device: DeviceId, library: LibraryId, named: str | None, out: Path | None) -> Profile | None:
+    """The profile whose rows a campaign about ``library`` takes for first guesses; None where there is none.
+
+    ``named``: a release, a profile's file, or ``none``; by default the nearest release that was measured on the same
+    card: by the difference of major versions, then of minor ones, then of patches, the older of two as near.  Where a
+    folder of ``out``, the environment's, the user's and the packaged one have the same release, the first one's counts.
+
+    Raises:
+        InvalidInputError: ``named`` is none of these.
+        ProfileError: the profile named is not there, or is of another card, of published tables, or of this very build.
+    """
+    from gemmdesc.profiles import profile_folders, read_profile
+
+    if named == NO_FIRST_GUESSES:
+        return None
+    if named is not None and Path(named).is_file():
+        return _fitting(read_profile(Path(named)), device, library, named)
+    folders = [*([] if out is None else [out]), *profile_folders()]
+    if named is not None:
+        return _of_release(device, library, named, folders)
+    found = [p for p in _same_card(device, folders) if _objection(p, device, library) is None]
+    return min(found, key=lambda p: _distance(p.library.version, library.version), default=None)
+
+
+def _of_release(device: DeviceId, library: LibraryId, named: str, folders: Sequence[Path]) -> Profile:
+    from gemmdesc.errors import ProfileError
+    from gemmdesc.problem import LibraryVersion
+
+    version = LibraryVersion.parse(named)
+    for profile in _same_card(device, folders):
+        if profile.library.version == version:
+            return _fitting(profile, device, library, named)
+    raise ProfileError(
+        f"first_guesses must name a release with a profile of {device.folder}, or its file (got {named})"
+    )
+
+
+def _same_card(device: DeviceId, folders: Sequence[Path]) -> list[Profile]:
+    from gemmdesc.profiles import read_profile
+
+    paths: list[Path] = []
+    for folder in folders:
+        paths += [folder] if folder.is_file() else sorted((folder / device.folder).glob("cublaslt-*.parquet"))
+    return [p for path in dict.fromkeys(paths) if (p := read_profile(path)).device.folder == device.folder]
+
+
+def _fitting(profile: Profile, device: DeviceId, library: LibraryId, named: str) -> Profile:
+    from gemmdesc.errors import ProfileError
+
+    objection = _objection(profile, device, library)
+    if objection is not None:
+        raise ProfileError(
+            f"first_guesses must be of another build measured on {device.folder} (got {named}: {objection})"
+        )
+    return profile
+
+
+def _objection(profile: Profile, device: DeviceId, library: LibraryId) -> str | None:
+    """Why the profile's rows are no first guesses; None where they are."""
+    from gemmdesc.profiles import is_published, objection_to
+
+    if objection_to(profile, device, library) is None:
+        return "this very build"
+    theirs = profile.device
+    if (theirs.folder, theirs.mig) != (device.folder, device.mig):
+        return f"of {theirs.folder}{' with MIG' if theirs.mig else ''}"
+    return "published tables, which were not measured" if is_published(profile) else None
+
+
+def _distance(one: LibraryVersion, other: LibraryVersion) -> tuple[int, ...]:
+    mine, theirs = (one.major, one.minor, one.patch), (other.major, other.minor, other.patch)
+    return (*(abs(a - b) for a, b in zip(mine, theirs, strict=True)), *mine)
+>>>>>>> relguess
 
 
 def identity_with_digest(library: Any) -> LibraryId:

@@ -13,10 +13,11 @@ from gemmdesc.probe import records
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.class_solver import Report
 from gemmdesc.probe.comparisons import Comparisons
-from gemmdesc.probe.examples import Draws
+from gemmdesc.probe.examples import Draws, Variant
 from gemmdesc.probe.journal import Journal
 from gemmdesc.probe.outcomes import ClassOutcome
 from gemmdesc.probe.partition import Partition
+from gemmdesc.probe.prior import NO_GUESSES, FirstGuesses, Prior
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex
 from gemmdesc.probe.reading import reading_from_plain, reading_to_plain
 from gemmdesc.probe.refutations import Refutation, joined, refutation_from_plain, refutation_to_plain
@@ -56,8 +57,13 @@ class Findings:
     """What a campaign knows at its end.
 
     ``unseen``: over what the key projects to, in scope; ``unseen_all``:
+<<<<<<< HEAD
     over whole answers.  ``scan_rate``: queries a second.  ``seconds``: by phase, of this session.
     ``source``: of the problems that the tally numbers.
+=======
+    over whole answers.  ``scan_rate``: queries a second.  ``seconds``: by phase, of this session.  ``first_guesses``:
+    whose rows of other builds sessions began with, in words.
+>>>>>>> relguess
     """
 
     options: Options
@@ -70,19 +76,29 @@ class Findings:
     unseen_all: float
     scan_rate: float
     seconds: dict[str, float]
+    first_guesses: tuple[str, ...] = ()
 
 
 class Campaign:
     """One campaign in one folder; constructing it on the same folder resumes it.
 
+<<<<<<< HEAD
     ``prior``: rows of plain products of the same library, as first guesses; what is found is verified as without them.
     ``refuted``: problems on which rules failed elsewhere; those of the options' scope are kept with the campaign, and
     no row whose answer they got is served before its rule has given their bytes.
+=======
+    ``prior``: rows of plain products of the same library, as first guesses, and ``guesses``: those about the same kind
+    of another build; what is found is verified as without them.
+>>>>>>> relguess
     """
 
     def __init__(
         self, workers: Workers, options: Options, folder: Path, report: Report, prior: Sequence[Row] = (),
+<<<<<<< HEAD
         refuted: Sequence[Refutation] = (),
+=======
+        guesses: FirstGuesses = NO_GUESSES,
+>>>>>>> relguess
     ) -> None:  # fmt: skip
         self._workers, self._options, self._report = workers, options, report
         identity = records.identity(workers.library.identity, workers.library.device, options)
@@ -91,9 +107,15 @@ class Campaign:
         self._tally = Tally()
         for data in self._journal.read("scan"):
             self._tally.add(block_from_plain(data))
+<<<<<<< HEAD
         for place, one in enumerate(self._source.given):
             self._tally.give(one.key, -1 - place)
         self._partition = Partition(workers, self._source, report, self._journal, prior)
+=======
+        self._guesses = guesses
+        self._guessed = dict.fromkeys(s for data in self._journal.read("sessions") if (s := data.get("first_guesses")))
+        self._partition = Partition(workers, self._source, report, self._journal, Prior(prior, guesses.rows))
+>>>>>>> relguess
         known = Comparisons(self._source, map(records.verified_from_plain, self._journal.read("verified")))
         self._verification = Verification(
             workers, self._source, known, options.verify_draws, report, self._journal, options.compared_answers
@@ -133,7 +155,9 @@ class Campaign:
         """
         library = self._workers.library
         if not self._begun:
-            self._journal.append("sessions", records.session_to_plain(library.identity, library.device))
+            session = records.session_to_plain(library.identity, library.device, self._guesses.source)
+            self._journal.append("sessions", session)
+            self._guessed.update(dict.fromkeys([self._guesses.source] if self._guesses.source else ()))
             self._begun = True
         self._partition.leave_cuda_cores()
         known = max(self._tally.blocks, default=-1) + 1
@@ -180,6 +204,8 @@ class Campaign:
         while True:
             self._timed("scan", self._scan, blocks)
             self._timed("survey", self._survey)
+            if self._guesses.rows:
+                self._timed("guess", self._hold_guesses)
             self._timed("solve", self._make_rows)
             self._timed("verify", self._verify_and_repair, self._verification.serve)
             unseen = self._unseen()
@@ -215,10 +241,33 @@ class Campaign:
             self._journal.append("surveyed", {"families": sorted(read - self._surveyed)})
             self._surveyed |= read
 
+    def _hold_guesses(self) -> None:
+        """Try what another build's rows say of classes that no row takes yet; families where it is wrong are surveyed.
+
+        Of the others, what a survey would read is compared with the guess.
+        """
+        missing = self._missing()
+        if not missing:
+            return
+        spared = self._partition.foreknown(self._tally) - self._doubted - self._surveyed
+        look = Survey(self._workers, self._source, self._tally, self._partition.book, self._report)
+        owners = {n: key.only(CLASS_ATTRIBUTES) for key, numbers in self._tally.numbers.items() for n in numbers}
+        witnesses: defaultdict[AnswerKey, list[Variant]] = defaultdict(list)
+        for variant in look.first_asked(spared):
+            witnesses[owners[variant.number]].append(variant)
+        wrong = self._partition.hold_guesses(self._tally, missing, witnesses, chains=self._options.cuda_cores)
+        if not wrong <= self._doubted:
+            self._doubted |= wrong
+            self._survey()
+
+    def _missing(self) -> list[AnswerKey]:
+        """Classes that no row takes yet, those met most often first."""
+        classes = dict.fromkeys(key.only(CLASS_ATTRIBUTES) for key, _ in self._tally.counts.most_common())
+        return [c for c in classes if self._index.find(c) is None]
+
     def _make_rows(self) -> None:
         """Rows for classes that none takes yet."""
-        classes = dict.fromkeys(key.only(CLASS_ATTRIBUTES) for key, _ in self._tally.counts.most_common())
-        missing = [c for c in classes if self._index.find(c) is None]
+        missing = self._missing()
         if not missing:
             return
         self._set_rows(self._partition.merge([*self._rows, *self._partition.make_rows(self._tally, missing)]))
@@ -266,6 +315,7 @@ class Campaign:
             outcomes=self._partition.book.outcomes, comparisons=self._verification.comparisons, unseen=self._unseen(),
             unseen_all=unseen_mass(self._tally.counts.values()),
             scan_rate=self._asked / scanning if scanning else 0.0, seconds=dict(self._seconds),
+            first_guesses=tuple(self._guessed),
         )  # fmt: skip
 
 

@@ -54,6 +54,14 @@ def steps(classes: Iterable[AnswerKey], counts: Mapping[AnswerKey, int]) -> list
     return [*found, later] if later else found
 
 
+def most_met_types(classes: Iterable[AnswerKey], counts: Mapping[AnswerKey, int]) -> tuple[AnswerKey, ...]:
+    """Of each answer the class of those types that it was met with most often."""
+    found: dict[tuple[int | None, ...], AnswerKey] = {}
+    for key in sorted(classes, key=lambda c: -counts[c]):
+        found.setdefault(key.values, key)
+    return tuple(found.values())
+
+
 def kin_of(key: AnswerKey, solved: Mapping[AnswerKey, Rule], retyped: Callable[[Rule], Rule]) -> Kin:
     """Rules found for other classes, those of the most similar answers first.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from gemmdesc.dtypes import DType
 from gemmdesc.probe.answers import AnswerKey
-from gemmdesc.probe.chains import one_rule, row_alone, steps, without
+from gemmdesc.probe.chains import most_met_types, one_rule, row_alone, steps, without
 from gemmdesc.probe.class_solver import ClassSolver, Report
 from gemmdesc.probe.compare import Verdict
 from gemmdesc.probe.examples import Draws, Variant
@@ -32,9 +33,12 @@ from gemmdesc.probe.scan import Tally
 from gemmdesc.probe.trialbook import TrialBook
 from gemmdesc.probe.trials import TrialTask, run_trial
 from gemmdesc.probe.workers import Workers
+from gemmdesc.rule import Rule
 
 #: Rules met most often that a trial is to tell from the one tried.
 _RIVALS = 8
+#: Of trials that take place on a class's own problems only.
+NO_WITNESSES: Mapping[AnswerKey, Sequence[Variant]] = MappingProxyType({})
 
 
 class Partition:
@@ -44,10 +48,10 @@ class Partition:
     """
 
     def __init__(
-        self, workers: Workers, draws: Draws, report: Report, journal: Journal, prior: Sequence[Row] = ()
+        self, workers: Workers, draws: Draws, report: Report, journal: Journal, prior: Prior | None = None
     ) -> None:
         self._workers, self._draws, self._report = workers, draws, report
-        self._prior = Prior(prior)
+        self._prior = Prior() if prior is None else prior
         self._trials = TrialBook(journal)
         self._solver = ClassSolver(workers, draws, report, journal, self._prior, self._trials)
         self.book = self._solver.book
@@ -107,6 +111,43 @@ class Partition:
         unknown = {key.family for key in tally.counts if not self._prior.has_rule(key)}
         return frozenset({key.family for key in tally.counts} - unknown)
 
+    def hold_guesses(
+        self, tally: Tally, classes: Sequence[AnswerKey], witnesses: Mapping[AnswerKey, Sequence[Variant]],
+        *, chains: bool,
+    ) -> frozenset[int]:  # fmt: skip
+        """Try the guesses from another build of ``classes``, before any is read; the families where one is wrong.
+
+        Of every row the class met most is read, too: bytes of narrow partials show little of a step.  ``chains``: those
+        of CUDA-core kernels are tried too,
+        each by itself.  ``witnesses``: problems of classes that take part in their trials.
+        """
+        self._solver.index(tally)
+        groups = self._guessed(classes, chains)
+        chained = [c for node, rule in groups if is_scalar(rule) for c in node.classes]
+        often = most_met_types(chained, self._solver.counts)
+        leads = [node.classes[0] for node, rule in groups if not is_scalar(rule)]
+        self._solver.hold([*often, *leads], read=leads)
+        # The same answers about other types: most are the same order, of which fewer trees are read then.
+        self._solver.hold([c for c in chained if c not in often])
+        held = [(n, Solved(rule=r)) for n, r in groups if not is_scalar(r) and self._solver.stands(n.classes[0])]
+        for node, solved in held:
+            self._trials.take_foretold(self._prior, node, solved)
+        self._try_all(held, witnesses)
+        refuted = [c for node, rule in groups for c in node.classes if not self._trials.allows(rule, c)]
+        return frozenset(c.family for c in refuted)
+
+    def _guessed(self, classes: Sequence[AnswerKey], chains: bool) -> list[tuple[Node, Rule]]:
+        """The classes of which there are guesses, as these divide them, those of one rule together, most met first."""
+        found: list[tuple[Node, Rule]] = []
+        for node in (part for whole in families(classes) for part in self._prior.divided(whole)):
+            by_rule: dict[str, tuple[Rule, list[AnswerKey]]] = {}
+            for key in sorted(node.classes, key=lambda c: -self._solver.counts[c]):
+                rule = self._solver.guess(key)
+                if rule is not None and (chains or not is_scalar(rule)):
+                    by_rule.setdefault(rule.text, (rule, []))[1].append(key)
+            found += [(Node(classes=tuple(keys), named=node.named), rule) for rule, keys in by_rule.values()]
+        return found
+
     def make_rows(self, tally: Tally, classes: Sequence[AnswerKey]) -> list[Row]:
         """Rows for ``classes``, which no row takes yet."""
         self._solver.index(tally)
@@ -114,7 +155,8 @@ class Partition:
         if self.book.zero_exponent() is None:
             # Only these types show it, and the rules of others need it.
             showing = [n for n in nodes if n.classes[0].types[2] is DType.FLOAT32]
-            self._solver.solve([max(n.classes, key=lambda c: self._solver.counts[c]) for n in showing])
+            leads = [max(n.classes, key=lambda c: self._solver.counts[c]) for n in showing]
+            self._solver.solve([c for c in leads if c not in self.book.outcomes])
         rows = self._work(self._guided(nodes))
         # Classes with too few products to read take a known rule that gives their bytes; by now rules are known.
         silent = [r for r in rows if r.solved.rule is None and not any(self.book.is_scalar(c) for c in r.classes)]
@@ -188,8 +230,10 @@ class Partition:
         by_text = {r.solved.rule.text: r.solved for r in group if r.solved.rule is not None}
         return [by_text[t] for t, _ in texts.most_common(1)]
 
-    def _try_all(self, work: Sequence[tuple[Node, Solved]]) -> None:
-        """Try each node's rule on all its classes."""
+    def _try_all(
+        self, work: Sequence[tuple[Node, Solved]], witnesses: Mapping[AnswerKey, Sequence[Variant]] = NO_WITNESSES
+    ) -> None:
+        """Try each node's rule on all its classes, on ``witnesses`` too."""
         rivals = {t: self.book.known(t)[:_RIVALS] for t in {n.classes[0].types for n, _ in work}}
         tasks = [
             TrialTask(
@@ -198,7 +242,7 @@ class Partition:
                 numbers=tuple(self._solver.numbers[c][:24]),
                 rule=s.rule,
                 rivals=rivals[c.types],
-                witnesses=tuple(self._trials.witnesses(c)[:4]),
+                witnesses=(*self._trials.witnesses(c)[:4], *witnesses.get(c, ())),
             )
             for node, s in work
             for c in node.classes

@@ -1,7 +1,8 @@
-"""Rules of plain products as a first guess for problems that do more: how classes divide, and what is tried first.
+"""First guesses: how classes divide, and what is tried first.
 
-A library runs the same main loops whether or not a bias follows.  A guess is tried on bytes like any rule, and what it
-leads to is verified like any row; where it fails, the class is read as if there had been none.  Pure.
+A library runs the same main loops whether or not a bias follows, and mostly those of its neighbouring release.  A guess
+is tried on bytes like any rule, and what it leads to is verified like any row; where it fails, the class is read as if
+there had been none.  Pure.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from gemmdesc.descriptor import EpilogueStep, GEMMDesc
 from gemmdesc.normal_form import same_bits
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, FAMILY_ATTRIBUTES, Node, Row, RowIndex, parts
+from gemmdesc.regions import depends_on_place
 from gemmdesc.rule import Rule, evaluate_rule
 
 Steps = tuple[EpilogueStep, ...]
@@ -28,28 +30,56 @@ class Form:
     epilogue: Steps
 
 
-class Prior:
-    """``rows`` with rules of another kind of problem; empty ones guess nothing."""
+@dataclass(frozen=True, kw_only=True)
+class FirstGuesses:
+    """Verified rows about the same kind of problem, of another build of the library on the same card.
 
-    def __init__(self, rows: Sequence[Row] = ()) -> None:
-        self._index = RowIndex(rows)
-        self._families: dict[AnswerKey, list[Row]] = {}
+    ``source`` says whose they are, in words; ``queries``: what its scan of that kind came to.
+    """
+
+    rows: tuple[Row, ...] = ()
+    source: str = ""
+    queries: int = 0
+
+
+#: Of campaigns from scratch.
+NO_GUESSES = FirstGuesses()
+
+
+class Prior:
+    """What may be the rules of classes that were not read.
+
+    ``rows``: those of plain products of the same library, which lack what the kind adds.  ``exact``: those of the same
+    kind, of another build of the library.  Empty ones guess nothing.
+    """
+
+    def __init__(self, rows: Sequence[Row] = (), exact: Sequence[Row] = ()) -> None:
+        self._index, self._exact = RowIndex(rows), RowIndex(exact)
+        self._families, self._exact_families = _by_family(rows), _by_family(exact)
         self._foretold: dict[tuple[str, str], bool] = {}
-        for row in rows:
-            self._families.setdefault(row.key.only(FAMILY_ATTRIBUTES), []).append(row)
 
     def knows(self, key: AnswerKey) -> bool:
-        """Whether any row is of the class's family."""
+        """Whether any row of plain products is of the class's family."""
         return key.only(FAMILY_ATTRIBUTES) in self._families
 
     def has_rule(self, key: AnswerKey) -> bool:
         """Whether the class would fall into a row that has a rule."""
         row = self._index.find(key)
-        return row is not None and row.solved.rule is not None
+        return (row is not None and row.solved.rule is not None) or self.exact(key) is not None
+
+    def exact(self, key: AnswerKey) -> Rule | None:
+        """The rule of the same kind's row that the class would fall into.
+
+        None where launches share out k: such a rule is read from launches, and takes no trial of few problems.
+        """
+        row = self._exact.find(key)
+        rule = None if row is None else row.solved.rule
+        return None if rule is None or depends_on_place(rule) else rule
 
     def divided(self, node: Node) -> list[Node]:
-        """The node's classes by those attributes that divide the rows of its family."""
-        rows = self._families.get(node.classes[0].only(FAMILY_ATTRIBUTES), [])
+        """The node's classes by those attributes that divide the rows of its family; of the same kind if it has any."""
+        family = node.classes[0].only(FAMILY_ATTRIBUTES)
+        rows = self._exact_families.get(family) or self._families.get(family, [])
         nodes = [node]
         for name in _dividing(rows):
             if name not in node.named:
@@ -67,16 +97,19 @@ class Prior:
             self._foretold[place] = _formed(row.solved.rule, form).text == rule.text
         return self._foretold[place]
 
-    def restated(self, key: AnswerKey, rule: Rule, where: Sequence[Mapping[str, int]]) -> Rule:
-        """The rule of the row that the class would fall into, so formed, if it owes the bits of ``rule`` there.
+    def restated(
+        self, key: AnswerKey, rule: Rule, where: Sequence[Mapping[str, int]], exact: Rule | None = None
+    ) -> Rule:
+        """``exact``, or the rule of the row that the class would fall into, so formed, if it owes the same bits there.
 
         What was read without slices says nothing of them, and the row's rule does.  ``where``: variables of problems.
         """
         row = self._index.find(key)
-        if row is None or row.solved.rule is None or not where:
-            return rule
-        formed = _formed(row.solved.rule, _form(rule.structure))
-        return formed if all(_agree(rule, formed, values) for values in where) else rule
+        found = [] if exact is None else [exact]
+        if row is not None and row.solved.rule is not None:
+            found.append(_formed(row.solved.rule, _form(rule.structure)))
+        agreeing = (r for r in found if where and all(_agree(rule, r, values) for values in where))
+        return next(agreeing, rule)
 
     def bare(self, key: AnswerKey) -> tuple[Rule, ...]:
         """The rule of the row that the class would fall into, as it is; empty where there is none."""
@@ -90,6 +123,13 @@ class Prior:
             return ()
         rule = row.solved.rule
         return first_rules([_formed(rule, form) for form in _forms(solved, key)])
+
+
+def _by_family(rows: Sequence[Row]) -> dict[AnswerKey, list[Row]]:
+    found: dict[AnswerKey, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.key.only(FAMILY_ATTRIBUTES), []).append(row)
+    return found
 
 
 def _agree(one: Rule, other: Rule, values: Mapping[str, int]) -> bool:

@@ -10,12 +10,20 @@ from gemmdesc.errors import Declined
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Findings
 from gemmdesc.probe.compare import Verdict
+<<<<<<< HEAD
 from gemmdesc.probe.comparisons import FEWEST_COMPARED, Standing, chosen_answers, holds, standing
 from gemmdesc.probe.facets import FACETS, Kind
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex, Solved
 from gemmdesc.probe.sampling import name_of
+=======
+from gemmdesc.probe.comparisons import FEWEST_COMPARED, chosen_answers, standing
+from gemmdesc.probe.facets import FACETS, Facets, Kind
+from gemmdesc.probe.prior import NO_GUESSES, FirstGuesses
+from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex, Solved
+from gemmdesc.probe.sampling import Scope, draw_problem, name_of
+>>>>>>> relguess
 from gemmdesc.probe.trials import Verified
-from gemmdesc.problem import ANSWER_ATTRIBUTES, DeviceId, Epilogue, GemmProblem, LibraryId, ScalarClass
+from gemmdesc.problem import ANSWER_ATTRIBUTES, DeviceId, GemmProblem, LibraryId, is_float8
 from gemmdesc.profiles import (
     DeclineOutcome,
     Evidence,
@@ -30,6 +38,7 @@ from gemmdesc.profiles import (
     RuleOutcome,
     Scan,
     family_of,
+    profile_digest,
 )
 
 #: Kernel names kept for one row.
@@ -62,7 +71,12 @@ def make_profile(
             answer_key=tuple(named),
             excluded_attributes=excluded,
             scan=scan,
-            measured=(Measured(kind=name_of(findings.options.scope), command=command, date=date, scan=scan),),
+            measured=(
+                Measured(
+                    kind=name_of(findings.options.scope), command=command, date=date, scan=scan,
+                    first_guesses="; ".join(findings.first_guesses),
+                ),
+            ),
         ),
         rows=rows,
     )
@@ -73,13 +87,38 @@ def prior_of(profile: Profile, kind: Kind = Kind.BIAS) -> tuple[Row, ...]:
 
     Of products of the same compute type, that is, and accumulated as fast.
     """
-    found, facets = [], FACETS[kind]
+    facets = FACETS[kind]
+    return _rows_about(profile, Facets(compute_type=facets.compute_type, float8=facets.float8, fast=facets.fast))
+
+
+def guesses_of(profile: Profile, scope: Scope) -> FirstGuesses:
+    """The verified rows about problems of the scope's kind, as a campaign about another build takes them.
+
+    Rows of operand types that the scope does not draw are left out.  Without any, nothing is guessed.
+    """
+    rows = tuple(row for row in _rows_about(profile, FACETS[scope.kind]) if row.key.types[0] in scope.dtypes)
+    if not rows:
+        return NO_GUESSES
+    library, name = profile.library, name_of(scope)
+    scans = [m.scan.queries for m in profile.metadata.measured if m.kind == name]
+    source = (
+        f"{profile.device.folder}/cublaslt-{library.version}, build-id {library.build_id or 'none'}, rows "
+        f"{profile_digest(profile)[:16]}"
+    )
+    return FirstGuesses(rows=rows, source=source, queries=max(scans, default=0))
+
+
+def _rows_about(profile: Profile, facets: Facets) -> tuple[Row, ...]:
+    """The verified rows of problems with these facets."""
+    found = []
     for row in profile.rows:
         f, named = row.key.family, dict(row.key.answer)
-        bare = f.epilogue is Epilogue.DEFAULT and f.alpha_class is ScalarClass.ONE and f.c_class is ScalarClass.ZERO
+        about = Facets(
+            compute_type=f.compute_type, float8=is_float8(f.a_dtype), fast=f.fast_accumulation, batched=f.batched,
+            alpha=f.alpha_class, beta=f.c_class, epilogue=f.epilogue,
+        )  # fmt: skip
         ruled = isinstance(row.outcome, RuleOutcome) and row.evidence.level is Level.VERIFIED
-        alike = f.compute_type is facets.compute_type and f.fast_accumulation is facets.fast
-        if not (bare and ruled and alike) or f.batched or "splitk_num" in named:
+        if about != facets or not ruled or "splitk_num" in named:
             continue
         assert isinstance(row.outcome, RuleOutcome)
         key = AnswerKey(types=(f.a_dtype, f.b_dtype, f.d_dtype), values=tuple(named.get(n) for n in ANSWER_ATTRIBUTES))

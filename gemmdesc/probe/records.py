@@ -43,9 +43,10 @@ def identity(library: LibraryId, device: DeviceId, options: Options) -> dict[str
     }
 
 
-def session_to_plain(library: LibraryId, device: DeviceId) -> dict[str, Any]:
-    """Whom a session of a campaign asked, in full."""
-    return {"library": to_plain(library), "device": to_plain(device)}
+def session_to_plain(library: LibraryId, device: DeviceId, first_guesses: str = "") -> dict[str, Any]:
+    """Whom a session of a campaign asked, in full, and whose rows of another build it began with, if any."""
+    guessed = {"first_guesses": first_guesses} if first_guesses else {}
+    return {"library": to_plain(library), "device": to_plain(device), **guessed}
 
 
 def session_from_plain(data: dict[str, Any]) -> tuple[LibraryId, DeviceId]:

@@ -42,6 +42,11 @@ def solve_class(library: Library, task: ClassTask) -> ClassOutcome:
     return state.try_known() or state.learn()
 
 
+def try_rules(library: Library, task: ClassTask) -> ClassOutcome | None:
+    """The outcome where a known rule is the class's, tried as by :func:`solve_class`; None where none is."""
+    return _Solver(library, task).try_known()
+
+
 class _Solver:
     def __init__(self, library: Library, task: ClassTask) -> None:
         self._library, self._task = library, task

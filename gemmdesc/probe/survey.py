@@ -77,6 +77,13 @@ class Survey:
         """Their ``algo_id``."""
         return frozenset(self._slices)
 
+    def first_asked(self, families: Container[int]) -> tuple[Variant, ...]:
+        """What :meth:`run` would read of ``families`` before expressions disagree."""
+        chosen = {a: varied(self._source, list(of), READINGS) for a, of in self._slices.items() if a in families}
+        natural = [self._variant(n) for of in chosen.values() for n in of]
+        uneven = [Variant(number=n, k=self._uneven(a, n)) for a, of in chosen.items() for n in of[:UNEVEN_READINGS]]
+        return (*natural, *uneven)
+
     def run(self, done: Container[int]) -> Iterator[Reading]:
         """Read split answers of every family but those in ``done``; readings as they come, without those that failed.
 

@@ -36,30 +36,37 @@ class Shown:
 
 
 def shown(
-    rule: Rule, rivals: Sequence[Rule], environment: Mapping[str, int], *, by_layout: bool = True
-) -> Shown:
+    rule: Rule, rivals: Sequence[Rule], environment: Mapping[str, int], *, by_layout: bool = True,
+    but: frozenset[str] = frozenset(),
+) -> Shown:  # fmt: skip
     """What a comparison in ``environment`` could show; ``by_layout``: mutants of the rule once for each layout.
 
-    Where a slice ends may depend on how many operands store k contiguously.
+    Where a slice ends may depend on how many operands store k contiguously.  Names in ``but`` are left out: normal
+    forms are what this costs.
     """
+    left = [r for r in rivals if r.text not in but]
     return Shown(
-        rivals=_rivals_shown(rule, rivals, environment), mutants=_mutants_shown(rule, environment, by_layout=by_layout)
+        rivals=_rivals_shown(rule, left, environment),
+        mutants=_mutants_shown(rule, environment, by_layout=by_layout, but=but),
     )
 
 
 def _rivals_shown(rule: Rule, rivals: Sequence[Rule], environment: Mapping[str, int]) -> frozenset[str]:
     own, k = evaluate_rule(rule, environment), environment["k"]
-    if not isinstance(own, GEMMDesc):
+    if not rivals or not isinstance(own, GEMMDesc):
         return frozenset()
     return frozenset(r.text for r in rivals if not _same(own, evaluate_rule(r, environment), k))
 
 
-def _mutants_shown(rule: Rule, environment: Mapping[str, int], *, by_layout: bool = True) -> frozenset[str]:
+def _mutants_shown(
+    rule: Rule, environment: Mapping[str, int], *, by_layout: bool = True, but: frozenset[str] = frozenset()
+) -> frozenset[str]:
     own, k = evaluate_rule(rule, environment), environment["k"]
     if not isinstance(own, GEMMDesc) or not worth_mutants(own, k):
         return frozenset()
     layout = environment.get("k_contiguous", 0) if by_layout else 0
-    return frozenset(f"{m.change} {layout}" for m in mutants(own, k))
+    known = {name.removesuffix(f" {layout}") for name in but if name.endswith(f" {layout}")}
+    return frozenset(f"{m.change} {layout}" for m in mutants(own, k, known))
 
 
 def adding(
@@ -71,9 +78,11 @@ def adding(
     by_layout: bool,
 ) -> Iterator[int]:
     """Indices of ``further`` environments that show what neither the ``compared`` ones nor earlier indices showed."""
-    seen = [shown(rule, rivals, e, by_layout=by_layout) for e in compared]
-    met = frozenset().union(*(s.rivals | s.mutants for s in seen))
-    left = {i: shown(rule, rivals, e, by_layout=by_layout) for i, e in enumerate(further)}
+    met: frozenset[str] = frozenset()
+    for e in compared:
+        seen = shown(rule, rivals, e, by_layout=by_layout, but=met)
+        met |= seen.rivals | seen.mutants
+    left = {i: shown(rule, rivals, e, by_layout=by_layout, but=met) for i, e in enumerate(further)}
     while left:
         new = {i: (s.rivals | s.mutants) - met for i, s in left.items()}
         best = max(new, key=lambda i: (len(new[i]), -i))

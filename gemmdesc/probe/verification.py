@@ -83,6 +83,8 @@ class Verification:
     def deepen(self, tally: Tally, index: RowIndex) -> list[Failure]:
         """Compare all that is to be compared and is not yet, under each row's present rule; what has failed."""
         members = self._members(tally, index)
+        # Comparisons that read a tree take longest: others are left for the end, where workers wait for the last one.
+        members.sort(key=lambda m: not is_scalar(m.rule))
         tasks = [task for m in members for task in self._tasks(tally, m, members, ROW_PROBLEMS)]
         self._compare("verify in depth", run_verify, tasks)
         made = [task for m in members for task in self._made_tasks(tally, m, members, self._shown)]

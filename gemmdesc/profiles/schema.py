@@ -77,6 +77,8 @@ class Scan:
 class Measured:
     """One campaign that a profile's rows come from.  ``kind``: the name of what it asked about, such as ``tf32``.
 
+    ``first_guesses``: whose rows were tried first, in words; empty where the campaign began from scratch.
+
     Raises:
         InvalidInputError: the kind is empty.
     """
@@ -85,6 +87,7 @@ class Measured:
     command: str
     date: str
     scan: Scan
+    first_guesses: str = ""
 
     def __post_init__(self) -> None:
         if not self.kind:

@@ -126,6 +126,7 @@ def _metadata_json(profile: Profile) -> str:
         "scan": _scan_data(metadata.scan),
         "kinds": [
             {"kind": m.kind, "command": m.command, "date": m.date, "scan": _scan_data(m.scan)}
+            | ({"first_guesses": m.first_guesses} if m.first_guesses else {})
             for m in metadata.measured
         ],
     }
@@ -142,7 +143,10 @@ def _scan_data(scan: Scan) -> dict[str, Any]:
 
 
 def _measured(data: dict[str, Any]) -> Measured:
-    return Measured(kind=data["kind"], command=data["command"], date=data["date"], scan=Scan(**data["scan"]))
+    return Measured(
+        kind=data["kind"], command=data["command"], date=data["date"], scan=Scan(**data["scan"]),
+        first_guesses=data.get("first_guesses", ""),
+    )  # fmt: skip
 
 
 def _profile(data: dict[str, Any], rows: tuple[Any, ...]) -> Profile:
