@@ -439,7 +439,8 @@ def test_all_ways_give_the_kernels_the_same(name: str, monkeypatch: pytest.Monke
             named = {held[-1].data_ptr(): "out"}
             noted.append([
                 (step.variant, programs, [
-                    "scratch" if isinstance(a, int) and a > 2**32 and a not in known else named.get(a, a) for a in arguments
+                    "scratch" if isinstance(a, int) and a > 2**32 and a not in known else named.get(a, a)
+                    for a in arguments
                 ])
                 for step, programs, arguments in here.device.calls
             ])  # fmt: skip
@@ -470,3 +471,13 @@ def test_settings_that_change_under_the_long_way_leave_no_note(bench: Bench) -> 
     gemmdesc.linear(x, w, epilogue=E.add("r"), operands={"r": r})
     for bench.captured in (False, True):
         assert found(bench, x, w, r) is None
+
+
+def test_derivatives_of_dual_numbers_are_declined(bench: Bench) -> None:
+    x, w, _, r = tensors()
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises(gemmdesc.errors.DeclinedError, match="forward derivatives"):
+            gemmdesc.linear(dual, w, epilogue=E.add("r"), operands={"r": r})
+        gemmdesc.linear(x, w, epilogue=E.add("r"), operands={"r": r})
+    assert bench.long == 1
