@@ -34,7 +34,7 @@ from gemmdesc.errors import Declined, LaunchError
 from gemmdesc.kernels.prepared import PreparedProgram
 from gemmdesc.kernels.preparing import named_metas, prepare
 from gemmdesc.library.torch_settings import TorchSettings, settings_key, settings_parts
-from gemmdesc.ops import problems
+from gemmdesc.ops import problems, stored
 from gemmdesc.ops.frequent import Runtime
 from gemmdesc.ops.launching import taken_by
 from gemmdesc.ops.stored import reader_in_python
@@ -481,3 +481,28 @@ def test_derivatives_of_dual_numbers_are_declined(bench: Bench) -> None:
             gemmdesc.linear(dual, w, epilogue=E.add("r"), operands={"r": r})
         gemmdesc.linear(x, w, epilogue=E.add("r"), operands={"r": r})
     assert bench.long == 1
+
+
+def test_a_ledger_counts_tallies_too() -> None:
+    ledger = Ledger()
+    tally = ledger.tally("mm")
+    assert ledger.report().lines == ()
+    ledger.add("mm")
+    tally[0] += 2
+    assert ledger.tally("mm") is tally
+    assert (ledger.report().ours, ledger.report().by_operator) == (3, {"mm": (3, 0)})
+    ledger.clear()
+    assert (ledger.report().ours, tally) == (0, [0])
+
+
+def test_without_dlpacks_functions_or_a_compiler_python_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = set_up("C", monkeypatch)
+    for take_away in (
+        lambda patch: patch.delattr(torch.Tensor, "__dlpack_c_exchange_api__"),
+        lambda patch: patch.setattr(stored, "host_function", lambda name: None),
+    ):
+        with monkeypatch.context() as patch:
+            take_away(patch)
+            read, repeat = stored.tensor_reader(bench.calls._runtime)
+        assert repeat is None
+        assert read("", (half(4, 4),), None) is not None
