@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import struct
 import threading
@@ -31,7 +30,7 @@ from gemmdesc.kernels.choose import MOST_COUNTED, KernelChoice, choose_kernel
 from gemmdesc.kernels.choose_lanes import LaneChoice
 from gemmdesc.kernels.compiling import KERNELS, compile_variant, compiled_variants, constants_of, options_of
 from gemmdesc.kernels.counters import UNIT, Counters, device_counters
-from gemmdesc.kernels.launch_loop import launch_loop
+from gemmdesc.kernels.launch_loop import MOST_MAPS, MOST_WORDS, launch_loop, packed_program, program_runner
 from gemmdesc.kernels.launch_tiled import launch_choice
 from gemmdesc.kernels.loaded import (
     BoxFormat,
@@ -215,24 +214,54 @@ def test_operands_that_are_one_tensor_stay_two_inputs() -> None:
     assert [call[2][:3] for call in device.calls] == [[4096, 4096, 8192], [4096, 16384, 8192]]
 
 
-def test_a_loop_in_c_launches_what_python_would() -> None:
-    at, noted = meta(300, 301, 999), []
-    for in_c in (False, True):
-        device = NotingDevice()
-        if in_c:
-            kind = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_uint64,) * 3, ctypes.c_void_p)
-            entry = kind(lambda *given, device=device: device.launch(*given))
-            loop = launch_loop()
-            assert loop is not None
-            device.launch_all = partial(loop, ctypes.cast(entry, ctypes.c_void_p).value)  # type: ignore[method-assign]
-        program = prepared(desc(999, step=8), at, device)
+@pytest.mark.parametrize("choose", [None, two_launches, one_launch])
+def test_c_launches_what_python_would(choose: Callable[[GEMMDesc, KernelMeta], Choice] | None) -> None:
+    """A loop over the steps, and the whole of a program: its words, its maps, its stream."""
+    at, descriptor = (meta(300, 301, 999), desc(999, step=8))
+    if choose is not None:
+        at, descriptor = meta(256, 256, 4096), desc(4096, span=1024)
+    noted = []
+    for way in ("Python", "loop", "all"):
+        device = NotingDevice().in_c()
+        loop = launch_loop()
+        assert loop is not None
+        if way != "Python":
+            device.launch_all = partial(loop, device.launch_address)  # type: ignore[method-assign]
+        if way != "all":
+            device.launch_address = None
+        program = prepared(descriptor, at, device, None if choose is None else choose(descriptor, at))
+        assert (program.quick is not None) == (way == "all")
         device.current = 5  # the first launch finds no context
-        for inputs in ((4096, 8192, 12288, 1 << 20), (4096, 8192, 1 << 30, 1 << 21)):
+        given = ((4096, 8192, 12288, 1 << 20), (4096, 8192, 1 << 30, 1 << 21), (4096, 8192, 12288, 1 << 21))
+        for inputs in given:
             program(7, inputs)
-        assert device.streams == [7] * 4
+        assert device.failures == []
+        assert device.streams == [7] * 3 * program.launches
         noted.append([(step.variant, count, given) for step, count, given in device.calls])
-    assert noted[0] == noted[1]
-    assert [variant.kernel for variant, _, _ in noted[0]] == ["repack", "chain_tma"] * 2
+        # By C the third call, whose maps are there, used no memory that Python fills.
+        assert len(program._pool) == 1
+        filled = program._pool[0].key
+        assert filled is not None
+        assert (filled[1][:4] == given[-1]) == (way != "all")
+    assert noted[0] == noted[1] == noted[2]
+    if choose is None:
+        assert [variant.kernel for variant, _, _ in noted[0]] == ["repack", "chain_tma"] * 3
+
+
+def test_c_refuses_what_is_no_program() -> None:
+    run: Any = program_runner()
+    packed = packed_program([0], [], [(0, 3, 0)], [], [], 0, 0)
+    with pytest.raises(IndexError, match="inputs must be as many as the program needs"):
+        run(1, packed, 0, (1, 2, 3), ())
+    with pytest.raises(TypeError, match="run_program takes"):
+        run(1, packed, 0, [1, 2, 3, 4], ())
+    with pytest.raises(ValueError, match="maps its own"):
+        run(1, packed, 0, (1, 2, 3, 4), ({},))
+    with pytest.raises(OverflowError):
+        run(1, packed, 0, (1, 2, 3, -4), ())
+    assert run(1, packed, 0, (1, 2, 3, 4), ()) == 0
+    assert packed_program([0] * (MOST_WORDS + 1), [], [], [], [], 0, 0) is None
+    assert packed_program([0], [], [], [(0, 0, 0)] * (MOST_MAPS + 1), [], 0, 0) is None
 
 
 def test_computing_with_stand_ins_is_refused() -> None:

@@ -20,17 +20,14 @@ from gemmdesc.cli.output import (
     print_table,
     wants_json,
 )
-<<<<<<< HEAD
 from gemmdesc.cli.serving import (
     campaign_folder,
     identity_with_digest,
     known_refutations,
     known_rows,
+    neighbour,
     serving_profile,
 )
-=======
-from gemmdesc.cli.serving import campaign_folder, identity_with_digest, known_rows, neighbour, serving_profile
->>>>>>> relguess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -101,11 +98,9 @@ def probe(
             name: options_for(opener, quick=quick, target=target, seed=seed, cuda_cores=not tensor_cores, kind=name)
             for name in chosen_kinds(kind or ["plain"])
         }
-<<<<<<< HEAD
-        places = Places(records=campaign, profiles=out, refuted=tuple(refuted or ()))
-=======
-        places = Places(records=campaign, profiles=out, first_guesses=first_guesses)
->>>>>>> relguess
+        places = Places(
+            records=campaign, profiles=out, first_guesses=first_guesses, refuted=tuple(refuted or ())
+        )
         reports = measure_kinds(opener, plans, workers or default_workers(), places, progress, seconds)
     if wanted:
         print_json(reports[0].plain() if len(reports) == 1 else [r.plain() for r in reports])
@@ -189,19 +184,15 @@ def measure(
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-<<<<<<< HEAD
-    """The folders of all records and of profiles; the usual ones where None.  ``refuted``: files to learn from."""
+    """The folders of all records and of profiles, and whose rules are tried first; the usual ones where None.
 
-    records: Path | None = None
-    profiles: Path | None = None
-    refuted: tuple[Path, ...] = ()
-=======
-    """The folders of all records and of profiles, and whose rules are tried first; the usual ones where None."""
+    ``refuted``: files to learn from.
+    """
 
     records: Path | None = None
     profiles: Path | None = None
     first_guesses: str | None = None
->>>>>>> relguess
+    refuted: tuple[Path, ...] = ()
 
 
 def measure_kinds(
@@ -213,14 +204,10 @@ def measure_kinds(
     A new profile of the user's starts from the one that served so far, which it takes the place of.
 
     Raises:
-<<<<<<< HEAD
-        ProfileError: the profile to join is of another card or build of the library; nothing is asked or written.
-        InvalidInputError: so is a file of refuted shapes, or it holds none.
-=======
-        InvalidInputError: the first guesses named are neither a release nor a file.
+        InvalidInputError: the first guesses named are neither a release nor a file; or a file of refuted shapes is of
+            another library or card, or holds none.
         ProfileError: the profile to join is of another card or build of the library, or the first guesses named are not
             there or of another card; nothing is asked or written.
->>>>>>> relguess
         CampaignError: ``seconds`` are over; kinds that ended are published, and what else was learned is on disk.
     """
     from gemmdesc.probe.facets import Kind
@@ -236,23 +223,16 @@ def measure_kinds(
     with ProcessPool(opener, workers) as pool:
         library, device = identity_with_digest(pool.library), pool.library.device
         base = serving_profile(device, library, out)
-<<<<<<< HEAD
         known = known_refutations(base, places.refuted, library, device)
-=======
         near = neighbour(device, library, places.first_guesses, out)
->>>>>>> relguess
         for name, options in plans.items():
             guesses = NO_GUESSES if near is None else guesses_of(near, options.scope)
             prior = () if name == Kind.PLAIN.value else known_rows(device, library, out, options.scope.kind)
             kept = kind_folder(records or campaign_folder(device, library, options.seed), name)
             progress.say(f"{name}: cuBLASLt {library.version} on {device.name or device.folder}; records in {kept}")
-<<<<<<< HEAD
-            measured, findings = _campaign(pool, options, kept, report, prior, known)
-=======
             progress.say(f"{name}: first guesses: {guesses.source or 'none'}")
             asking = replace(options, first_blocks=first_blocks(options, guesses))
-            measured, findings = _campaign(pool, asking, kept, report, prior, guesses)
->>>>>>> relguess
+            measured, findings = _campaign(pool, asking, kept, report, prior, guesses, known)
             _, path = publish(measured, out or user_folder(), base)
             reports.append(Measurement(profile=measured, findings=findings, path=path))
     return reports
@@ -287,11 +267,8 @@ def first_blocks(options: Options, guesses: FirstGuesses) -> int:
 
 def _campaign(
     workers: Workers, options: Options, folder: Path, report: Report, prior: Sequence[Row] = (),
-<<<<<<< HEAD
-    refuted: Sequence[Refutation] = (),
-=======
     guesses: FirstGuesses | None = None,
->>>>>>> relguess
+    refuted: Sequence[Refutation] = (),
 ) -> tuple[Profile, Findings]:  # fmt: skip
     from datetime import date
 
@@ -300,11 +277,9 @@ def _campaign(
     from gemmdesc.probe.publish import make_profile
 
     library, device = identity_with_digest(workers.library), workers.library.device
-<<<<<<< HEAD
-    findings = Campaign(workers, options, folder, report, prior, refuted).run()
-=======
-    findings = Campaign(workers, options, folder, report, prior, guesses or NO_GUESSES).run()
->>>>>>> relguess
+    findings = Campaign(
+        workers, options, folder, report, prior, guesses or NO_GUESSES, refuted
+    ).run()
     profile = make_profile(findings, device, library, command=command_line(), date=date.today().isoformat())
     return profile, findings
 

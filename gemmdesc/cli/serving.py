@@ -10,12 +10,8 @@ if TYPE_CHECKING:
 
     from gemmdesc.probe.facets import Kind
     from gemmdesc.probe.projection import Row
-<<<<<<< HEAD
     from gemmdesc.probe.refutations import Refutation
-    from gemmdesc.problem import DeviceId, LibraryId
-=======
     from gemmdesc.problem import DeviceId, LibraryId, LibraryVersion
->>>>>>> relguess
     from gemmdesc.profiles import Profile
 
 #: What names no profile: the campaign begins from scratch.
@@ -52,7 +48,6 @@ def known_rows(device: DeviceId, library: LibraryId, out: Path | None, kind: Kin
     return tuple(row for profile in known for row in prior_of(profile, kind))
 
 
-<<<<<<< HEAD
 def known_refutations(
     serving: Profile | None, files: Sequence[Path], library: LibraryId, device: DeviceId
 ) -> tuple[Refutation, ...]:
@@ -70,7 +65,8 @@ def known_refutations(
     examples = () if serving is None else refuted_examples(serving)
     rest = (Refutation(problem=e.problem, answer=e.answer, launch=e.launch) for e in examples if e.problem not in said)
     return (*given, *rest)
-=======
+
+
 def neighbour(device: DeviceId, library: LibraryId, named: str | None, out: Path | None) -> Profile | None:
     """The profile whose rows a campaign about ``library`` takes for first guesses; None where there is none.
 
@@ -143,7 +139,6 @@ def _objection(profile: Profile, device: DeviceId, library: LibraryId) -> str | 
 def _distance(one: LibraryVersion, other: LibraryVersion) -> tuple[int, ...]:
     mine, theirs = (one.major, one.minor, one.patch), (other.major, other.minor, other.patch)
     return (*(abs(a - b) for a, b in zip(mine, theirs, strict=True)), *mine)
->>>>>>> relguess
 
 
 def identity_with_digest(library: Any) -> LibraryId:

@@ -67,10 +67,13 @@ class FusedCall:
     def _objection(self) -> Declined | None:
         """Why torch's operators would do otherwise than the kernels: a graph of gradients, or conversions."""
         import torch
+        from torch.autograd import forward_ad
 
         tensors = (*self.tensors, *self.operands.values())
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return Declined(code="out_of_scope", reason="gradients of an epilogue; torch.no_grad() goes without them")
+        if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+            return Declined(code="out_of_scope", reason="forward derivatives (dual numbers) of an epilogue")
         if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
             return Declined(code="flags", reason="autocast is on, whose rules for pointwise operators are not followed")
         return None

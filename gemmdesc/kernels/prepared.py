@@ -130,8 +130,8 @@ class PreparedProgram:
     """``program`` on a device, the current one, whose kernels are ``kernels``, one for each step.
 
     ``scratch_bytes``: what each run needs of its own.  ``needs``: how many inputs a run takes.  ``launches``: kernels
-    of each run, ``variants`` among them.  ``counted``: whether its kernels use counters.  ``counters``: where its kernels' counters come from; where there are none
-    left, or there is None, each run clears some in its scratch.
+    of each run, ``variants`` among them.  ``counted``: whether they use counters.  ``counters``: where those come from;
+    where there are none left, or there is None, each run clears some in its scratch.
 
     Raises:
         NotPreparableError: an argument does not suit its parameter.

@@ -57,13 +57,8 @@ class Findings:
     """What a campaign knows at its end.
 
     ``unseen``: over what the key projects to, in scope; ``unseen_all``:
-<<<<<<< HEAD
-    over whole answers.  ``scan_rate``: queries a second.  ``seconds``: by phase, of this session.
-    ``source``: of the problems that the tally numbers.
-=======
-    over whole answers.  ``scan_rate``: queries a second.  ``seconds``: by phase, of this session.  ``first_guesses``:
-    whose rows of other builds sessions began with, in words.
->>>>>>> relguess
+    over whole answers.  ``scan_rate``: queries a second.  ``seconds``: by phase, of this session.  ``source``: of the
+    problems that the tally numbers.  ``first_guesses``: whose rows of other builds sessions began with, in words.
     """
 
     options: Options
@@ -82,23 +77,16 @@ class Findings:
 class Campaign:
     """One campaign in one folder; constructing it on the same folder resumes it.
 
-<<<<<<< HEAD
-    ``prior``: rows of plain products of the same library, as first guesses; what is found is verified as without them.
-    ``refuted``: problems on which rules failed elsewhere; those of the options' scope are kept with the campaign, and
-    no row whose answer they got is served before its rule has given their bytes.
-=======
     ``prior``: rows of plain products of the same library, as first guesses, and ``guesses``: those about the same kind
     of another build; what is found is verified as without them.
->>>>>>> relguess
+    ``refuted``: problems on which rules failed elsewhere; those of the options' scope are kept with the campaign, and
+    no row whose answer they got is served before its rule has given their bytes.
     """
 
     def __init__(
         self, workers: Workers, options: Options, folder: Path, report: Report, prior: Sequence[Row] = (),
-<<<<<<< HEAD
-        refuted: Sequence[Refutation] = (),
-=======
         guesses: FirstGuesses = NO_GUESSES,
->>>>>>> relguess
+        refuted: Sequence[Refutation] = (),
     ) -> None:  # fmt: skip
         self._workers, self._options, self._report = workers, options, report
         identity = records.identity(workers.library.identity, workers.library.device, options)
@@ -107,15 +95,11 @@ class Campaign:
         self._tally = Tally()
         for data in self._journal.read("scan"):
             self._tally.add(block_from_plain(data))
-<<<<<<< HEAD
         for place, one in enumerate(self._source.given):
             self._tally.give(one.key, -1 - place)
-        self._partition = Partition(workers, self._source, report, self._journal, prior)
-=======
         self._guesses = guesses
         self._guessed = dict.fromkeys(s for data in self._journal.read("sessions") if (s := data.get("first_guesses")))
         self._partition = Partition(workers, self._source, report, self._journal, Prior(prior, guesses.rows))
->>>>>>> relguess
         known = Comparisons(self._source, map(records.verified_from_plain, self._journal.read("verified")))
         self._verification = Verification(
             workers, self._source, known, options.verify_draws, report, self._journal, options.compared_answers

@@ -10,18 +10,11 @@ from gemmdesc.errors import Declined
 from gemmdesc.probe.answers import AnswerKey
 from gemmdesc.probe.campaign import Findings
 from gemmdesc.probe.compare import Verdict
-<<<<<<< HEAD
 from gemmdesc.probe.comparisons import FEWEST_COMPARED, Standing, chosen_answers, holds, standing
-from gemmdesc.probe.facets import FACETS, Kind
-from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex, Solved
-from gemmdesc.probe.sampling import name_of
-=======
-from gemmdesc.probe.comparisons import FEWEST_COMPARED, chosen_answers, standing
 from gemmdesc.probe.facets import FACETS, Facets, Kind
 from gemmdesc.probe.prior import NO_GUESSES, FirstGuesses
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex, Solved
 from gemmdesc.probe.sampling import Scope, draw_problem, name_of
->>>>>>> relguess
 from gemmdesc.probe.trials import Verified
 from gemmdesc.problem import ANSWER_ATTRIBUTES, DeviceId, GemmProblem, LibraryId, is_float8
 from gemmdesc.profiles import (
