@@ -14,7 +14,7 @@ from gemmdesc.probe.comparisons import FEWEST_COMPARED, Standing, chosen_answers
 from gemmdesc.probe.facets import FACETS, Facets, Kind
 from gemmdesc.probe.prior import NO_GUESSES, FirstGuesses
 from gemmdesc.probe.projection import CLASS_ATTRIBUTES, Row, RowIndex, Solved
-from gemmdesc.probe.sampling import Scope, draw_problem, name_of
+from gemmdesc.probe.sampling import Scope, name_of
 from gemmdesc.probe.trials import Verified
 from gemmdesc.problem import ANSWER_ATTRIBUTES, DeviceId, GemmProblem, LibraryId, is_float8
 from gemmdesc.profiles import (
