@@ -33,7 +33,7 @@ from gemmdesc.descriptor import (
 )
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
-from gemmdesc.kernels import chain, fused_chain, merged_chain, wide_chain
+from gemmdesc.kernels import chain, choose, fused_chain, merged_chain, wide_chain
 from gemmdesc.kernels.balanced import choose_balanced
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel
@@ -103,8 +103,11 @@ _plain_descriptor_store = interpreter.InterpreterBuilder.create_descriptor_store
 def patch_interpreter() -> None:
     """Exact matrix steps, conversions, fused steps and NaNs, stores of whole chunks; scalars as NumPy wants them.
 
-    One program after the other has none to wait for.
+    One program after the other has none to wait for.  Warps that wait for one another are nothing that runs here, so no
+    choice is one of the specialised chain.
     """
+    structures_for = choose.structures_for
+    choose.structures_for = lambda *of: tuple(s for s in structures_for(*of) if s is not Structure.CHAIN_SPECIALISED)
     for kernels in (chain, fused_chain, merged_chain, wide_chain):
         kernels.wait_for_previous = kernels.let_next_start = lambda: None
     builder = interpreter.InterpreterBuilder

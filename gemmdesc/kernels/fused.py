@@ -115,7 +115,7 @@ def choose_fused(
     chain = _chain(desc, parts, meta, card, tuned)
     if chain is not None:
         steps = (*parts.before, CastTo(dtype=parts.product_dtype), *after)
-        program = assembled(steps, overflows=desc.overflows, canonical=canonical)
+        program = assembled(_told(steps, desc.output_dtype), overflows=desc.overflows, canonical=canonical)
         if isinstance(program, Declined):
             return program
         turned = meta.swapped if chain.swapped else meta
@@ -125,7 +125,7 @@ def choose_fused(
     if single and all(isinstance(s, _IN_CHAIN) for s in before):
         # Kernels of products want a bias of the product's own type.
         before, after = (), (*before, *after)
-    program = assembled(after, overflows=desc.overflows, canonical=canonical)
+    program = assembled(_told(after, desc.output_dtype), overflows=desc.overflows, canonical=canonical)
     if isinstance(program, Declined):
         return program
     alone = replace(desc, epilogue=before, output_dtype=parts.product_dtype)
@@ -139,6 +139,13 @@ def choose_fused(
         return declined(f"n must be at most {MOST_STRIDE} (got {meta.n})")
     by_rows = meta.out.layout(meta.m, meta.n) is Layout.ROWS
     return _choice(product, False, program, parts, desc, meta, Layout.ROWS if by_rows else Layout.ANY)
+
+
+def _told(steps: tuple[EpilogueStep, ...], stored: DType) -> tuple[EpilogueStep, ...]:
+    """``steps`` with the rounding of the store said where a function comes last: it is cheaper where that is known."""
+    if stored in OPERAND_DTYPES and steps and isinstance(steps[-1], get_args(FunctionStep)):
+        return (*steps, CastTo(dtype=stored))
+    return steps
 
 
 def _choice(
