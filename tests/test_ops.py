@@ -147,6 +147,21 @@ def test_grad_is_no_matter_where_it_is_off() -> None:
         gemmdesc.ops.matmul(a, GOOD[1])
 
 
+def test_a_tangent_is_not_lost() -> None:
+    """Of either operand or the result, whatever grad mode says; a level without tangents is no matter."""
+    from torch.autograd import forward_ad
+
+    a, b = GOOD
+    with torch.no_grad(), forward_ad.dual_level():
+        dual = forward_ad.make_dual(a, torch.ones_like(a))
+        with pytest.raises(InvalidInputError, match=r"^a must have no tangent.*\(got a dual number\)"):
+            gemmdesc.ops.matmul(dual, b)
+        with pytest.raises(InvalidInputError, match=r"^b must have no tangent"):
+            gemmdesc.ops.matmul(a, forward_ad.make_dual(b, torch.ones_like(b)))
+        with pytest.raises(InvalidInputError, match="CUDA device"):
+            gemmdesc.ops.matmul(forward_ad.unpack_dual(dual).primal, b)
+
+
 @pytest.mark.parametrize(
     ("one", "two", "expected"),
     [

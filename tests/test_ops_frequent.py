@@ -107,6 +107,16 @@ def test_a_call_like_one_before_is_launched_on_its_own_tensors(bench: Bench) -> 
     assert out._version == version + 1
 
 
+def test_a_level_of_dual_numbers_takes_the_long_way(bench: Bench) -> None:
+    from torch.autograd import forward_ad
+
+    a, b, out = operands()
+    bench.long_way(a, b, out)
+    with forward_ad.dual_level():
+        assert bench.again(a, b, out) is None
+    assert bench.again(a, b, out) is out
+
+
 def test_a_new_result_is_as_torch_makes_one(bench: Bench) -> None:
     a, b, _ = operands()
     bench.long_way(a, b)

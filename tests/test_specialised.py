@@ -73,6 +73,15 @@ def test_the_model_picks_it_among_the_features_that_it_may() -> None:
     assert all(compared(SPECIALISED, c) is (c.cluster == 1) for c in configs_of(SPECIALISED))
 
 
+def test_the_model_stores_by_addresses_with_the_stock_chain() -> None:
+    for m, n, k in ((4096, 4092, 4096), (1024, 4602, 2048)):
+        odd, d = meta(m, n, k, "rcr"), desc(k)
+        choice, own = choose_kernel(d, odd, HOPPER), chosen(d, odd)
+        assert isinstance(choice, KernelChoice)
+        assert (choice.structure, choice.store_by_descriptor) == (Structure.CHAIN_TMA, False)
+        assert not own.store_by_descriptor
+
+
 def test_it_competes_for_whole_chains_where_warp_groups_multiply() -> None:
     at = meta(512, 4608, 2048, "rcr")
     found = competing(desc(2048), at, HOPPER)

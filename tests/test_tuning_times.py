@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -151,6 +152,18 @@ def test_times_of_another_card_are_refused(tmp_path: Path) -> None:
     assert len(read_times(path)) == 2
     with pytest.raises(ProfileError, match=r"of the card sm_90-132: line 2 is not \(got sm_90-78"):
         read_times(path, H200)
+
+
+def test_a_packed_file_is_read_and_does_not_grow(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "times.jsonl", tmp_path / "times.jsonl.xz"
+    append_times(plain, timed())
+    packed.write_bytes(lzma.compress(plain.read_bytes()))
+    assert [same(a, b) for a, b in zip(read_times(packed), read_times(plain), strict=True)] == [True]
+    with pytest.raises(InvalidInputError, match="which a packed one is not"):
+        append_times(packed, timed())
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(ProfileError, match="must be a readable file"):
+        read_times(packed)
 
 
 def test_what_was_given_up_is_kept_with_its_least_time() -> None:

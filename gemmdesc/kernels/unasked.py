@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gemmdesc.kernels.config import UNCOMPARED_CONFIGS, Feature, KernelConfig
 from gemmdesc.kernels.estimate import turns_of
-from gemmdesc.kernels.meta import KernelMeta
+from gemmdesc.kernels.meta import KernelMeta, Layout
 from gemmdesc.kernels.slices import Slices
 from gemmdesc.kernels.specialised import SpecialisedConfig
 from gemmdesc.kernels.structure import Structure
@@ -52,14 +52,18 @@ def pays_unasked(
     """Whether each feature of ``config`` was faster on a card for products like this one.
 
     One launch: the estimate weighs it against a fold of its own.  Narrow: for slices that one launch folds; whole
-    chains gained nothing.  Specialised: wherever it is estimated to be faster, and dependent always.  Dependent else:
-    for whole chains of which each program has one, or which are shorter than the pipeline; a longer loop over tiles
-    loses more by letting the next kernel start than that gains by it.  Tiles of two widths and clusters, which were
+    chains gained nothing.  Specialised: where a descriptor can store the output, and dependent always; by addresses
+    its stores took a fifth of a product's time.  Dependent else: for whole chains of which each program has one, or
+    which are shorter than the pipeline; a longer loop over tiles loses more by letting the next kernel start than that
+    gains by it.  Tiles of two widths and clusters, which were
     slower or won too rarely to tell where, are never picked.
     """
     if not compared(structure, config) or (structure.by_descriptor and config.thin and not structure.merged):
         return False
-    if not config.dependent or structure is Structure.CHAIN_SPECIALISED:
+    if structure is Structure.CHAIN_SPECIALISED:
+        by_rows = meta.out.layout(meta.m, meta.n) is Layout.ROWS
+        return by_rows and meta.out.stored_by_descriptor(meta.m, meta.n)
+    if not config.dependent:
         return True
     if slices.merge is not None:
         return False

@@ -104,6 +104,8 @@ class FrequentProducts:
         self._bytes, self._empty = torch.uint8, torch.empty_strided
         # Without a device it is asked of CUDA, at a quarter of the cost.
         self._grad_enabled, self._autocast = torch.is_grad_enabled, torch.is_autocast_enabled
+        #: Whose level says whether any tensor may be a dual number.
+        self._forward = torch.autograd.forward_ad
         self._increment = _quick_increment()
         self._on_device = torch.cuda.device
 
@@ -165,7 +167,7 @@ class FrequentProducts:
         self, call: FrequentCall, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, at: Addresses, index: int
     ) -> torch.Tensor | None:
         at_a, at_b, at_out = at
-        if a.is_neg() or b.is_neg():
+        if a.is_neg() or b.is_neg() or self._forward._current_level >= 0:
             return None
         if self._grad_enabled() and (a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)):
             return None

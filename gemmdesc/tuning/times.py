@@ -6,6 +6,7 @@ A line has the product in torch's terms, the card, the kernel's key and sizes, a
 from __future__ import annotations
 
 import json
+import lzma
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -23,6 +24,8 @@ from gemmdesc.tuning.search import Measured
 #: Of what a line holds; a reader takes no other.
 TIMES_VERSION = 1
 _TYPES = ("dtype", "out_dtype")
+#: How the name of a packed file ends, which can be read and not grow.
+PACKED = ".xz"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +41,11 @@ def append_times(path: Path, timed: TimedProduct) -> None:
     """Add a line to the file at ``path``, which is made where there is none, with its folders; a torn end is cut off.
 
     Raises:
+        InvalidInputError: the file is packed.
         OSError: the place cannot be written.
     """
+    if path.suffix == PACKED:
+        raise InvalidInputError(f"times must be a file that can grow, which a packed one is not (got {path})")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         file.seek(0)
@@ -52,7 +58,7 @@ def append_times(path: Path, timed: TimedProduct) -> None:
 
 
 def read_times(path: Path, device: DeviceId | None = None) -> tuple[TimedProduct, ...]:
-    """Every line of the file at ``path``, in order; a last one that a killed run left torn is left out.
+    """Every line of the file at ``path``, in order, which may be packed (``.xz``); a torn last one is left out.
 
     ``device``: the card that all must be of.
 
@@ -61,8 +67,9 @@ def read_times(path: Path, device: DeviceId | None = None) -> tuple[TimedProduct
             ``device``; the message has the line's number.
     """
     try:
-        whole, torn = _parted(path.read_bytes())
-    except OSError as error:
+        content = path.read_bytes()
+        whole, torn = _parted(lzma.decompress(content) if path.suffix == PACKED else content)
+    except (OSError, lzma.LZMAError, EOFError) as error:
         raise ProfileError(f"times must be a readable file ({error}) (got {path})") from error
     lines = whole.split(b"\n")[:-1] + ([torn] if torn and _is_json(torn) else [])
     return tuple(_read(lines, path, device))
