@@ -114,7 +114,7 @@ def tune(
     with Progress() as progress, Ahead(int(planner.device.sm.removeprefix("sm_"))) as ahead:
         timed = tune_shapes(
             planner, asked, seconds=seconds, start=start, done=[t.shape for t in before], report=progress.report,
-            contest=contest, ahead=ahead, keep=keep,
+            contest=contest, ahead=ahead, soon=ahead.begin, keep=keep,
         )  # fmt: skip
     tuned = made(planner, timed.measured, earlier, before)
     _write(tuned, path)
