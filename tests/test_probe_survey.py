@@ -73,6 +73,7 @@ def test_an_answer_whose_slices_the_launch_decides_is_not() -> None:
     assert split_numbers(tally) == {}
 
 
+@pytest.mark.slow
 def test_the_pool_explains_every_problem_afterwards() -> None:
     readings, pool = surveyed()
     per_family = Counter(r.answer.algo_id for r in readings)
