@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
+import pytest
+
 from gemmdesc.expressions import evaluate, parse_expression
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.probe.examples import Draws
