@@ -28,6 +28,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from gemmdesc.kernels.cluster import arrive_there, load_for_both, meet, publish_barriers
 from gemmdesc.kernels.specialised_store import store_elements, store_pieces
+from gemmdesc.kernels.specialised_whole import PATTERN, load_whole, multiply_whole, no_sums, piece_of
 from gemmdesc.kernels.tile import RUN_TIME, let_next_start, wait_for_previous
 
 # Triton 3.6 has another name for this than later ones.
@@ -96,6 +97,7 @@ def load_tiles(
     A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, DEPENDENT: gl.constexpr, PARTS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr,
+    WHOLE: gl.constexpr,
 ):  # fmt: skip
     """What the loading warp does: every step of every tile of the program, each into the next stage of the ring."""
     PAIR: gl.constexpr = CLUSTER_M * CLUSTER_N
@@ -127,7 +129,10 @@ def load_tiles(
                 for part in gl.static_range(PARTS):
                     rows = m + part * ROWS
                     load_box(a_desc, [rows, k] if A_ROWS else [k, rows], filled, a_ring.index(stage * PARTS + part))
-            load_columns(b_desc, k, n, rank, filled, b_ring.index(stage), B_ROWS, CLUSTER_M)
+            if WHOLE:
+                load_whole(b_desc, b_beside_desc, k, n, rank, filled, b_ring, stage, BLOCK_N, CLUSTER_M)
+            else:
+                load_columns(b_desc, k, n, rank, filled, b_ring.index(stage), B_ROWS, CLUSTER_M)
             if BESIDE_N > 0:
                 load_columns(b_beside_desc, k, n + BLOCK_N, rank, filled, beside_ring.index(stage), B_ROWS, CLUSTER_M)
             stage, parity = place_after(stage, parity, STAGES)
@@ -159,7 +164,7 @@ def multiply_tiles(
     OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, PARTS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
-    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr,
+    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     """What a group does that multiplies: its rows of every tile, or, if PARTS is 1, every other tile whole."""
     PAIR: gl.constexpr = CLUSTER_M * CLUSTER_N
@@ -171,13 +176,17 @@ def multiply_tiles(
     # Instructions that may be in flight while the stage before theirs is handed back: those of one step.
     FLYING: gl.constexpr = 2 if BESIDE_N > 0 else 1
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, BLOCK_N, 16])
+    UNITS: gl.constexpr = BLOCK_N // PATTERN if WHOLE else 1
     BESIDE_SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, max(BESIDE_N, 8), 16])
     if PAIR == 2:
         meet()
     if DEPENDENT:
         wait_for_previous()
     # Never added to: the first step of each tile begins new sums.
-    sums = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
+    if WHOLE:
+        sums = no_sums(ROWS, BLOCK_N)
+    else:
+        sums = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
     beside = gl.zeros([ROWS, max(BESIDE_N, 8)], gl.float32, BESIDE_SUMS)
     rank = gl.program_id(0) % PAIR
     work = tiles_of(M, N, BLOCK_M * CLUSTER_M, WIDTH * CLUSTER_N)
@@ -196,11 +205,16 @@ def multiply_tiles(
         for step in range(k_tiles):
             mbarrier.wait(full.index(stage), parity)
             a = a_ring.index(stage * PARTS + PART)
-            b = b_ring.index(stage)
-            a = a if A_ROWS else a.permute((1, 0))
-            b = b if B_ROWS else b.permute((1, 0))
-            sums = warpgroup_mma(a, b, sums, use_acc=step > 0, is_async=True)
-            if BESIDE_N > 0:
+            b = b_ring.index(stage * UNITS)
+            if WHOLE:
+                sums = multiply_whole(a, b, sums, step > 0, BLOCK_N, A_ROWS)
+            else:
+                a = a if A_ROWS else a.permute((1, 0))
+                b = b if B_ROWS else b.permute((1, 0))
+                sums = warpgroup_mma(a, b, sums, use_acc=step > 0, is_async=True)
+            if WHOLE:
+                sums = warpgroup_mma_wait(FLYING, deps=sums)
+            elif BESIDE_N > 0:
                 more = beside_ring.index(stage)
                 more = more if B_ROWS else more.permute((1, 0))
                 beside = warpgroup_mma(a, more, beside, use_acc=step > 0, is_async=True)
@@ -216,7 +230,9 @@ def multiply_tiles(
         # all of them if anything stood between the last one and the wait for it.
         if PARTS == 1 and STORE_BY_DESCRIPTOR:
             mbarrier.arrive(turns.index(1 - GROUP))
-        if BESIDE_N > 0:
+        if WHOLE:
+            sums = warpgroup_mma_wait(0, deps=sums)
+        elif BESIDE_N > 0:
             sums, beside = warpgroup_mma_wait(0, deps=[sums, beside])
         else:
             sums = warpgroup_mma_wait(0, deps=[sums])
@@ -229,7 +245,12 @@ def multiply_tiles(
             if index + programs >= work:
                 let_next_start()
         rows = m + PART * ROWS
-        if STORE_BY_DESCRIPTOR:
+        if WHOLE:
+            store_whole(
+                sums, out_desc, out_beside_desc, out_ptr, staging, staging_beside, rows, n, M, N, stride_om, stride_on,
+                STORE_BY_DESCRIPTOR, OUT_LAYOUT, WIDE_OFFSETS, BLOCK_N, STORE_N, STORE_BUFFERS, ALONE, PARTS, PART,
+            )
+        elif STORE_BY_DESCRIPTOR:
             # In a program's only tile, the group's own boxes of A are done with.
             OWN: gl.constexpr = PARTS if ALONE else 0
             store_pieces(sums, out_desc, rows, n, staging, 0, STORE_BUFFERS, OWN, PART)
@@ -252,6 +273,34 @@ def multiply_tiles(
         tma.store_wait(0)
 
 
+@gluon.jit
+def store_whole(
+    sums, out_desc, out_beside_desc, out_ptr, staging, staging_beside, row, column, M, N, stride_om, stride_on,
+    STORE_BY_DESCRIPTOR: gl.constexpr, OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, WIDTH: gl.constexpr,
+    STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr, ALONE: gl.constexpr, PARTS: gl.constexpr, PART: gl.constexpr,
+):  # fmt: skip
+    """Round and store the sums of one instruction across: pieces of STORE_N columns, then what is narrower."""
+    PIECES: gl.constexpr = WIDTH // STORE_N
+    REST: gl.constexpr = WIDTH % STORE_N
+    OWN: gl.constexpr = PARTS if ALONE else 0
+    for i in gl.static_range(PIECES):
+        piece = piece_of(sums, i * STORE_N, STORE_N, WIDTH)
+        n = column + i * STORE_N
+        if STORE_BY_DESCRIPTOR:
+            store_pieces(piece, out_desc, row, n, staging, i, STORE_BUFFERS, OWN, PART)
+        else:
+            store_elements(piece, out_ptr, row, n, M, N, stride_om, stride_on, OUT_LAYOUT, WIDE_OFFSETS)
+    if REST > 0:
+        rest = piece_of(sums, PIECES * STORE_N, REST, WIDTH)
+        n = column + PIECES * STORE_N
+        if STORE_BY_DESCRIPTOR:
+            NUMBER: gl.constexpr = PIECES if ALONE else -1
+            BUFFERS: gl.constexpr = STORE_BUFFERS if ALONE else 1
+            store_pieces(rest, out_beside_desc, row, n, staging_beside, NUMBER, BUFFERS, OWN, PART)
+        else:
+            store_elements(rest, out_ptr, row, n, M, N, stride_om, stride_on, OUT_LAYOUT, WIDE_OFFSETS)
+
+
 @gluon.jit(do_not_specialize=RUN_TIME)
 def chain_specialised_kernel(
     a_desc, b_desc, b_beside_desc, out_desc, out_beside_desc, out_ptr,
@@ -260,7 +309,7 @@ def chain_specialised_kernel(
     OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, TURNS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
-    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr,
+    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     """Persistent, operands by tensor descriptor, which fills with zeros beyond the summed k.  ``k_tiles`` is positive.
 
@@ -272,7 +321,8 @@ def chain_specialised_kernel(
     PAIR: gl.constexpr = CLUSTER_M * CLUSTER_N
     dtype: gl.constexpr = a_desc.dtype
     a_ring = gl.allocate_shared_memory(dtype, [STAGES * PARTS] + a_desc.block_type.shape, a_desc.layout)
-    columns: gl.constexpr = [STAGES, b_desc.block_type.shape[0] * CLUSTER_M, b_desc.block_type.shape[1]]
+    NARROW: gl.constexpr = BLOCK_N % STORE_N if WHOLE else (BESIDE_N if BESIDE_N < STORE_N else 0)
+    columns: gl.constexpr = [STAGES * (BLOCK_N // PATTERN), PATTERN, BLOCK_K] if WHOLE else [STAGES, b_desc.block_type.shape[0] * CLUSTER_M, b_desc.block_type.shape[1]]
     b_ring = gl.allocate_shared_memory(dtype, columns, b_desc.layout)
     beside_ring = b_ring
     if BESIDE_N > 0:
@@ -286,7 +336,7 @@ def chain_specialised_kernel(
         staging_1 = gl.allocate_shared_memory(out_desc.dtype, box, out_desc.layout)
     beside_0 = staging_0
     beside_1 = staging_1
-    if STORE_BY_DESCRIPTOR and not ALONE and BESIDE_N > 0 and BESIDE_N < STORE_N:
+    if STORE_BY_DESCRIPTOR and not ALONE and NARROW > 0:
         narrow: gl.constexpr = [1] + out_beside_desc.block_type.shape
         beside_0 = gl.allocate_shared_memory(out_desc.dtype, narrow, out_beside_desc.layout)
         beside_1 = gl.allocate_shared_memory(out_desc.dtype, narrow, out_beside_desc.layout)
@@ -308,19 +358,19 @@ def chain_specialised_kernel(
                 out_ptr, M, N, k_tiles, stride_om, stride_on, 0,
                 A_ROWS, B_ROWS, STORE_BY_DESCRIPTOR, DEPENDENT, OUT_LAYOUT, WIDE_OFFSETS, PARTS,
                 BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE, CLUSTER_M,
-                CLUSTER_N,
+                CLUSTER_N, WHOLE,
             )),
             (multiply_tiles, (
                 a_ring, b_ring, beside_ring, full, empty, turns, out_desc, out_beside_desc, staging_1, beside_1,
                 out_ptr, M, N, k_tiles, stride_om, stride_on, 1,
                 A_ROWS, B_ROWS, STORE_BY_DESCRIPTOR, DEPENDENT, OUT_LAYOUT, WIDE_OFFSETS, PARTS,
                 BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE, CLUSTER_M,
-                CLUSTER_N,
+                CLUSTER_N, WHOLE,
             )),
             (load_tiles, (
                 a_desc, b_desc, b_beside_desc, a_ring, b_ring, beside_ring, full, empty, M, N, k_tiles,
                 A_ROWS, B_ROWS, DEPENDENT, PARTS, BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, CLUSTER_M,
-                CLUSTER_N,
+                CLUSTER_N, WHOLE,
             )),
         ] + ([(idle, ()), (idle, ())] if PAIR == 2 else []),
         [GROUP_WARPS, LOADING_WARPS] + ([1, 2] if PAIR == 2 else []),
