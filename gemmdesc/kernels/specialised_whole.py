@@ -15,7 +15,7 @@ import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language._core import builtin
 
-from gemmdesc.kernels.cluster import descriptor_address, shared_address, load_for_both
+from gemmdesc.kernels.cluster import descriptor_address, load_for_both, shared_address
 
 #: Columns of B that lie together, in lines of 128 bytes: where the hardware's swizzling begins again.
 PATTERN = gl.constexpr(8)
@@ -76,12 +76,12 @@ def multiply_whole(a, b, sums, use_acc, width, a_rows, _semantic=None):
                 f"{'goes_on' if step else 'adds'}, 1, 1, {0 if a_rows else 1}, 0;",
             ]  # fmt: skip
     text += ["wgmma.commit_group.sync.aligned;", "}"]
+    values = [
+        shared_address(a, _semantic=_semantic), shared_address(b, _semantic=_semantic),
+        gl.to_tensor(use_acc, _semantic=_semantic).to(gl.int32, _semantic=_semantic),
+    ]  # fmt: skip
     layout = sums[0].type.layout
-    values = [shared_address(a, _semantic=_semantic), shared_address(b, _semantic=_semantic), use_acc]
-    spread = [
-        gl.full([_ROWS, unit], gl.to_tensor(v, _semantic=_semantic).to(gl.int32, _semantic=_semantic), gl.int32, layout, _semantic=_semantic)
-        for v in values
-    ]
+    spread = [gl.full([_ROWS, unit], value, gl.int32, layout, _semantic=_semantic) for value in values]
     constraints = ["=f"] * outputs + [str(i) for i in range(outputs)] + ["r"] * (3 * pack)
     return gl.tuple(gl.inline_asm_elementwise(
         "\n".join(text), ",".join(constraints), [*sums, *spread], dtype=[gl.float32] * len(sums), is_pure=False,
@@ -120,8 +120,8 @@ def load_whole(desc, rest_desc, k, n, rank, filled, ring, stage, WIDTH: gl.const
     if WIDTH > LINES:
         REST: gl.constexpr = rest_desc.block_type.shape[0] * CLUSTER_M
         for i in gl.static_range((WIDTH - LINES) // REST):
-            FIRST: gl.constexpr = LINES + i * REST
-            load_part(rest_desc, k, n + FIRST, rank, filled, ring.index(stage * UNITS + FIRST // PATTERN), CLUSTER_M)
+            buffer = ring.index(stage * UNITS + (LINES + i * REST) // PATTERN)
+            load_part(rest_desc, k, n + LINES + i * REST, rank, filled, buffer, CLUSTER_M)
 
 
 @gluon.jit
