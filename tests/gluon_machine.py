@@ -546,7 +546,7 @@ class Launch:
                     TURNS=self.turns, BLOCK_M=self.block_m, BLOCK_N=self.block_n, BESIDE_N=beside,
                     BLOCK_K=self.block_k, GROUP_M=self.group_m, STAGES=self.stages, STORE_N=self.store_n,
                     STORE_BUFFERS=self.store_buffers, ALONE=self.alone, CLUSTER_M=self.cluster_m,
-                    CLUSTER_N=self.cluster_n,
+                    CLUSTER_N=self.cluster_n, WHOLE=False,
                 )  # fmt: skip
             self._check(machine)
         if not (counts == 1).all():

@@ -45,7 +45,7 @@ def variants(config: SpecialisedConfig, **wanted: Any) -> list[Any]:
     constants = {
         "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BESIDE_N": config.beside_n, "TURNS": config.turns,
         "STAGES": config.num_stages, "DEPENDENT": config.dependent, "ALONE": config.alone,
-        "CLUSTER_M": config.cluster_m, "CLUSTER_N": config.cluster_n, **wanted,
+        "CLUSTER_M": config.cluster_m, "CLUSTER_N": config.cluster_n, "WHOLE": config.whole, **wanted,
     }  # fmt: skip
     return [v for v in EVERY if all(dict(v.constants)[name] == value for name, value in constants.items())]
 
@@ -53,7 +53,8 @@ def variants(config: SpecialisedConfig, **wanted: Any) -> list[Any]:
 def name_of(config: SpecialisedConfig) -> str:
     cluster = f" {config.cluster_m}x{config.cluster_n}" if config.cluster > 1 else ""
     sharing = "turns" if config.turns else "alone" if config.alone else ""
-    return f"{config.block_m}x{config.columns}{sharing}{cluster}"
+    whole = " whole" if config.whole else ""
+    return f"{config.block_m}x{config.columns}{sharing}{cluster}{whole}"
 
 
 def check(config: SpecialisedConfig, variant: Any) -> str:
@@ -84,14 +85,14 @@ def test_every_config_compiles_to_wgmma_in_flight_without_spills(config: Special
     (variant,) = variants(config, A_ROWS=True, B_ROWS=False, STORE_BY_DESCRIPTOR=True, STORE_N=config.store_n)[:1]
     ptx = check(config, variant)
     # Each group stores its pieces by the copy engine, and nothing else goes to global memory.
-    pieces = config.block_n // config.store_n + -(-config.beside_n // config.store_n)
+    pieces = -(-config.block_n // config.store_n) + -(-config.beside_n // config.store_n)
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.2d\.global", ptx)) == 2 * pieces
     assert "st.global" not in ptx
     # Two barriers for each stage, and the groups' turns.
     assert len(re.findall(r"mbarrier\.init", ptx)) == 2 * config.num_stages + 2
     # The first instruction of a step may ignore the sums, as a tile's first step does; the others never do.
-    always = set(re.findall(r"mov\.pred\s+(%p\d+), -1;", ptx))
-    predicates = re.findall(r"wgmma\.mma_async[^;{]*\{[^}]*\}, %rd\d+, %rd\d+, (%p\d+), 1, 1", ptx)
+    always = {*re.findall(r"mov\.pred\s+%(p\d+), -1;", ptx), *re.findall(r"setp\.eq\.b32 (\w+), 0, 0;", ptx)}
+    predicates = re.findall(r"wgmma\.mma_async[^;{]*\{[^}]*\}, \w+, \w+, (\w+), 1, 1", ptx.replace("%", ""))
     firsts = 2 * (config.rows // 64) * (2 if config.beside_n else 1)
     assert len(predicates) == firsts * config.block_k // 16
     assert sum(p not in always for p in predicates) == firsts

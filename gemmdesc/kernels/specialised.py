@@ -18,6 +18,8 @@ _GROUP_ROWS, _MOST_COLUMNS, _LEAST_COLUMNS = 64, 256, 8
 _STORED_UNIT, _BARRIER = 2, 8
 #: Programs of a cluster, rows and columns of them, and lines after which the hardware's swizzling begins again.
 _CLUSTERS, _PATTERN = ((1, 1), (2, 1), (1, 2)), 8
+#: Fewest columns that one instruction takes whose width need not be a power of two.
+_LEAST_WHOLE = 64
 #: Fewest columns beside the first ones that a B by rows can have.
 LEAST_BY_ROWS = 16
 
@@ -78,11 +80,12 @@ class SpecialisedConfig(KernelConfig):
                 raise InvalidInputError(f"{name} must be at least {fewest} (got {getattr(self, name)})")
 
     def _check_whole(self) -> None:
-        rests = {self.rest(stored_size) for stored_size in (_STORED_UNIT, 2 * _STORED_UNIT)}
-        if self.block_n < _GROUP_ROWS or self.block_n % _PATTERN or self.beside_n or any(r & (r - 1) or 0 < r < _LEAST_COLUMNS for r in rests):
+        width = self.block_n
+        rests = [self.rest(stored_size) for stored_size in (_STORED_UNIT, 2 * _STORED_UNIT)]
+        if width < _LEAST_WHOLE or width % _PATTERN or self.beside_n or any(rest & (rest - 1) for rest in rests):
             raise InvalidInputError(
-                f"one instruction must take 64 columns or more, a multiple of {_PATTERN}, alone, stored in pieces and at most one "
-                f"narrower power of two (got {self.block_n}, {self.beside_n} beside, {self.store_n})"
+                f"one instruction must take all columns, a multiple of {_PATTERN} from {_LEAST_WHOLE} on, stored in "
+                f"pieces and a rest that is a power of two (got {width}, {self.beside_n} beside, {self.store_n})"
             )
         whole_boxes = self.block_n & -self.block_n >= _PATTERN * self.cluster_m
         if self.block_k != _BLOCK_K or not whole_boxes:

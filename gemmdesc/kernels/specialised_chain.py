@@ -322,8 +322,12 @@ def chain_specialised_kernel(
     dtype: gl.constexpr = a_desc.dtype
     a_ring = gl.allocate_shared_memory(dtype, [STAGES * PARTS] + a_desc.block_type.shape, a_desc.layout)
     NARROW: gl.constexpr = BLOCK_N % STORE_N if WHOLE else (BESIDE_N if BESIDE_N < STORE_N else 0)
-    columns: gl.constexpr = [STAGES * (BLOCK_N // PATTERN), PATTERN, BLOCK_K] if WHOLE else [STAGES, b_desc.block_type.shape[0] * CLUSTER_M, b_desc.block_type.shape[1]]
-    b_ring = gl.allocate_shared_memory(dtype, columns, b_desc.layout)
+    if WHOLE:
+        units: gl.constexpr = [STAGES * (BLOCK_N // PATTERN), PATTERN, BLOCK_K]
+        b_ring = gl.allocate_shared_memory(dtype, units, b_desc.layout)
+    else:
+        columns: gl.constexpr = [STAGES, b_desc.block_type.shape[0] * CLUSTER_M, b_desc.block_type.shape[1]]
+        b_ring = gl.allocate_shared_memory(dtype, columns, b_desc.layout)
     beside_ring = b_ring
     if BESIDE_N > 0:
         more: gl.constexpr = [STAGES, b_beside_desc.block_type.shape[0] * CLUSTER_M, b_beside_desc.block_type.shape[1]]

@@ -33,7 +33,7 @@ def unit_of(width: int) -> int:
 
 @builtin
 def no_sums(rows, width, _semantic=None):
-    """Sums of nothing of so many rows and columns: tensors of 64 rows, those of the upper rows first, left ones first."""
+    """Zeros for so many rows and columns: tensors of 64 rows, those of the upper rows first, from left to right."""
     rows, width = gl._unwrap_if_constexpr(rows), gl._unwrap_if_constexpr(width)
     unit = unit_of(width)
     layout = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, unit, 16])
@@ -113,7 +113,7 @@ def load_lines(desc, line, column, barrier, buffer):
 
 @gluon.jit
 def load_whole(desc, rest_desc, k, n, rank, filled, ring, stage, WIDTH: gl.constexpr, CLUSTER_M: gl.constexpr):
-    """Lanes from ``k`` on of columns from ``n`` on, to a stage of the ring: a box of ``desc``, the rest in its boxes."""
+    """Lanes from ``k`` on of columns from ``n`` on, to a stage of the ring: a box of ``desc``, then smaller ones."""
     UNITS: gl.constexpr = WIDTH // PATTERN
     LINES: gl.constexpr = desc.block_type.shape[0] * CLUSTER_M
     load_part(desc, k, n, rank, filled, ring.index(stage * UNITS), CLUSTER_M)

@@ -86,5 +86,6 @@ def enumerate_specialised_variants(shared_bytes: int) -> Iterator[Variant]:
     for config, loaded in product(configs_of(structure), OPERAND_DTYPES):
         assert isinstance(config, SpecialisedConfig)
         for stored, a, b, store in product(output_dtypes(loaded), _UNIT, _UNIT, stores):
-            if not (config.wants_columns and b is Layout.ROWS) and config.shared_bytes(loaded.itemsize, stored.itemsize) <= shared_bytes:
+            held = config.shared_bytes(loaded.itemsize, stored.itemsize)
+            if held <= shared_bytes and not (config.wants_columns and b is Layout.ROWS):
                 yield _variant(config, loaded, stored, (a, b), store)
