@@ -85,6 +85,9 @@ class Values:
         signed = types[-1] == "s32"
         values = [_signed(v) if signed else v for v in values]
         result = _OPERATIONS[operation](*values)
+        if operation == "bfe" and signed:
+            # Of a signed field the highest bit is its sign.
+            result -= (result >> values[2] - 1) << values[2]
         if types[-1] in ("s32", "u32", "b32"):
             return _signed(result) if signed else result & 0xFFFFFFFF
         return result & (1 << 64) - 1
