@@ -20,7 +20,7 @@ from gemmdesc.kernels.gluon_host import box_layout, descriptor_type
 from gemmdesc.kernels.launch import launch_here
 from gemmdesc.kernels.loaded import load_step, loaded_kernel
 from gemmdesc.kernels.preparing import record
-from gemmdesc.kernels.specialised import SPECIALISED_CONFIGS, SpecialisedConfig
+from gemmdesc.kernels.specialised import SPECIALISED_CONFIGS, WHOLE_CONFIGS, SpecialisedConfig
 from gemmdesc.kernels.variants import enumerate_variants
 from tests.script_modules import load_script
 from tests.test_kernels_choose import desc, meta
@@ -80,7 +80,13 @@ def check(config: SpecialisedConfig, variant: Any) -> str:
     return ptx
 
 
-@pytest.mark.parametrize("config", SPECIALISED_CONFIGS, ids=name_of)
+def most_at_leisure(configs: tuple[SpecialisedConfig, ...]) -> list[Any]:
+    """All of them; of those of one instruction, every fourth but where there is time."""
+    later = [c for c in configs if c.whole and WHOLE_CONFIGS.index(c) % 4]
+    return [pytest.param(c, marks=pytest.mark.slow) if c in later else c for c in configs]
+
+
+@pytest.mark.parametrize("config", most_at_leisure(SPECIALISED_CONFIGS), ids=name_of)
 def test_every_config_compiles_to_wgmma_in_flight_without_spills(config: SpecialisedConfig) -> None:
     (variant,) = variants(config, A_ROWS=True, B_ROWS=False, STORE_BY_DESCRIPTOR=True, STORE_N=config.store_n)[:1]
     ptx = check(config, variant)

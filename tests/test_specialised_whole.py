@@ -245,7 +245,7 @@ def test_configs_refuse_widths_that_no_kernel_has() -> None:
     good = whole(256, 144)
     for bad in (
         {"block_n": 140}, {"block_n": 56}, {"block_n": 264}, {"block_n": 152}, {"beside_n": 16}, {"block_k": 32},
-        {"alone": True}, {"turns": True, "alone": True}, {"cluster_m": 2, "block_n": 136},
+        {"store_n": 16}, {"alone": True}, {"turns": True, "alone": True}, {"cluster_m": 2, "block_n": 136},
     ):  # fmt: skip
         with pytest.raises(InvalidInputError, match="got"):
             replace(good, **bad)  # type: ignore[arg-type]

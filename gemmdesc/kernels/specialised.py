@@ -18,8 +18,10 @@ _GROUP_ROWS, _MOST_COLUMNS, _LEAST_COLUMNS = 64, 256, 8
 _STORED_UNIT, _BARRIER = 2, 8
 #: Programs of a cluster, rows and columns of them, and lines after which the hardware's swizzling begins again.
 _CLUSTERS, _PATTERN = ((1, 1), (2, 1), (1, 2)), 8
-#: Fewest columns that one instruction takes whose width need not be a power of two.
+#: Fewest columns that one instruction takes where their number need not be a power of two.
 _LEAST_WHOLE = 64
+#: Fewest columns of 16 bits of its pieces: half as many of float32 are what a tensor of its sums has.
+_LEAST_PIECE = 32
 #: Fewest columns beside the first ones that a B by rows can have.
 LEAST_BY_ROWS = 16
 
@@ -87,11 +89,11 @@ class SpecialisedConfig(KernelConfig):
                 f"one instruction must take all columns, a multiple of {_PATTERN} from {_LEAST_WHOLE} on, stored in "
                 f"pieces and a rest that is a power of two (got {width}, {self.beside_n} beside, {self.store_n})"
             )
-        whole_boxes = self.block_n & -self.block_n >= _PATTERN * self.cluster_m
-        if self.block_k != _BLOCK_K or not whole_boxes:
+        whole_boxes = width & -width >= _PATTERN * self.cluster_m
+        if self.block_k != _BLOCK_K or self.store_n < _LEAST_PIECE or not whole_boxes:
             raise InvalidInputError(
-                f"of one instruction, block_k must be {_BLOCK_K} and each load whole patterns of {_PATTERN} columns "
-                f"(got {self.block_k}, {self.block_n} by {self.cluster_m})"
+                f"of one instruction, block_k must be {_BLOCK_K}, store_n at least {_LEAST_PIECE}, and each load whole "
+                f"patterns of {_PATTERN} columns (got {self.block_k}, {self.store_n}, {width} by {self.cluster_m})"
             )
 
     def _check_cluster(self) -> None:
@@ -252,7 +254,7 @@ def _whole(
 WHOLE_CONFIGS = (
     _whole(256, 192, 3, (32, 3)),
     _whole(256, 192, 4),
-    _whole(256, 176, 4, (16, 1)),
+    _whole(256, 176, 3, (32, 3)),
     _whole(256, 176, 4),
     _whole(256, 160, 4, (32, 1)),
     _whole(256, 160, 4),
