@@ -184,7 +184,7 @@ def test_every_sum_is_stored_in_its_place(config: SpecialisedConfig, stored: DTy
                             memory[target] = element_of(number[pairs[name][half]], 32 * warp + lane, width)
         elif found := PLAIN.search(line):
             names = re.findall(r"%\w+", found[3])
-            held = [(pairs[n] if n in pairs else (n,)) for n in names]
+            held = [pairs.get(n, (n,)) for n in names]
             if held[0][0] not in number:
                 continue
             for thread in range(128):
