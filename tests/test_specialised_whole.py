@@ -195,7 +195,7 @@ def test_every_sum_is_stored_in_its_place(config: SpecialisedConfig, stored: DTy
             column, row, source = (by_thread[0].of(word.strip(","), at) for word in found.groups())
             begin = begin or (column, row)
             columns = len(memory) // rows
-            for (r, c) in ((r, c) for r in range(rows) for c in range(columns)):
+            for r, c in ((r, c) for r in range(rows) for c in range(columns)):
                 here = source + swizzled(r * columns * size + c * size, columns * size)
                 assert memory.pop(here) == (r, column - begin[0] + c)
             assert not memory

@@ -5,7 +5,8 @@
 One warp copies tiles of A and B into a ring of ``STAGES`` buffers, ahead of who multiplies and into the next tile while
 a tile is stored.  Of each stage, ``full`` says that its bytes have come and ``empty`` that nobody reads them any more.
 Two groups of four warps multiply: each has half of the rows of every tile, or, where they take turns, every other tile.
-A tile is BLOCK_N columns and, unless BESIDE_N is 0, as many more beside them, with buffers and sums of their own.
+A tile is BLOCK_N columns and, unless BESIDE_N is 0, as many more beside them, with buffers and sums of their own; or,
+if it is WHOLE, BLOCK_N columns that one instruction takes, any multiple of 8: see ``specialised_whole.py``.
 
 In a cluster of CLUSTER_M x CLUSTER_N programs, a pair, neighbouring tiles share what is the same for both: B where one
 is below the other, A where one is beside it.  Each program loads half of that, into the same place of both.  Both go
@@ -28,7 +29,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from gemmdesc.kernels.cluster import arrive_there, load_for_both, meet, publish_barriers
 from gemmdesc.kernels.specialised_store import store_elements, store_pieces
-from gemmdesc.kernels.specialised_whole import PATTERN, load_whole, multiply_whole, no_sums, piece_of
+from gemmdesc.kernels.specialised_whole import PATTERN, load_whole, multiply_whole, no_sums, store_whole
 from gemmdesc.kernels.tile import RUN_TIME, let_next_start, wait_for_previous
 
 # Triton 3.6 has another name for this than later ones.
@@ -271,34 +272,6 @@ def multiply_tiles(
     if STORE_BY_DESCRIPTOR:
         # Shared memory goes when the program ends.
         tma.store_wait(0)
-
-
-@gluon.jit
-def store_whole(
-    sums, out_desc, out_beside_desc, out_ptr, staging, staging_beside, row, column, M, N, stride_om, stride_on,
-    STORE_BY_DESCRIPTOR: gl.constexpr, OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, WIDTH: gl.constexpr,
-    STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr, ALONE: gl.constexpr, PARTS: gl.constexpr, PART: gl.constexpr,
-):  # fmt: skip
-    """Round and store the sums of one instruction across: pieces of STORE_N columns, then what is narrower."""
-    PIECES: gl.constexpr = WIDTH // STORE_N
-    REST: gl.constexpr = WIDTH % STORE_N
-    OWN: gl.constexpr = PARTS if ALONE else 0
-    for i in gl.static_range(PIECES):
-        piece = piece_of(sums, i * STORE_N, STORE_N, WIDTH)
-        n = column + i * STORE_N
-        if STORE_BY_DESCRIPTOR:
-            store_pieces(piece, out_desc, row, n, staging, i, STORE_BUFFERS, OWN, PART)
-        else:
-            store_elements(piece, out_ptr, row, n, M, N, stride_om, stride_on, OUT_LAYOUT, WIDE_OFFSETS)
-    if REST > 0:
-        rest = piece_of(sums, PIECES * STORE_N, REST, WIDTH)
-        n = column + PIECES * STORE_N
-        if STORE_BY_DESCRIPTOR:
-            NUMBER: gl.constexpr = PIECES if ALONE else -1
-            BUFFERS: gl.constexpr = STORE_BUFFERS if ALONE else 1
-            store_pieces(rest, out_beside_desc, row, n, staging_beside, NUMBER, BUFFERS, OWN, PART)
-        else:
-            store_elements(rest, out_ptr, row, n, M, N, stride_om, stride_on, OUT_LAYOUT, WIDE_OFFSETS)
 
 
 @gluon.jit(do_not_specialize=RUN_TIME)

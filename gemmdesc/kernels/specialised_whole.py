@@ -16,6 +16,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language._core import builtin
 
 from gemmdesc.kernels.cluster import descriptor_address, load_for_both, shared_address
+from gemmdesc.kernels.specialised_store import store_elements, store_pieces
 
 #: Columns of B that lie together, in lines of 128 bytes: where the hardware's swizzling begins again.
 PATTERN = gl.constexpr(8)
@@ -83,10 +84,17 @@ def multiply_whole(a, b, sums, use_acc, width, a_rows, _semantic=None):
     layout = sums[0].type.layout
     spread = [gl.full([_ROWS, unit], value, gl.int32, layout, _semantic=_semantic) for value in values]
     constraints = ["=f"] * outputs + [str(i) for i in range(outputs)] + ["r"] * (3 * pack)
-    return gl.tuple(gl.inline_asm_elementwise(
-        "\n".join(text), ",".join(constraints), [*sums, *spread], dtype=[gl.float32] * len(sums), is_pure=False,
-        pack=pack, _semantic=_semantic,
-    ))
+    return gl.tuple(
+        gl.inline_asm_elementwise(
+            "\n".join(text),
+            ",".join(constraints),
+            [*sums, *spread],
+            dtype=[gl.float32] * len(sums),
+            is_pure=False,
+            pack=pack,
+            _semantic=_semantic,
+        )
+    )
 
 
 @gluon.jit
@@ -173,3 +181,31 @@ def piece_of(sums, COLUMN: gl.constexpr, PIECE: gl.constexpr, WIDTH: gl.constexp
         return gl.convert_layout(below(upper, joined(sums, ACROSS + FIRST, COUNT)), LAYOUT, assert_trivial=True)
     else:
         return gl.convert_layout(upper, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def store_whole(
+    sums, out_desc, out_beside_desc, out_ptr, staging, staging_beside, row, column, M, N, stride_om, stride_on,
+    STORE_BY_DESCRIPTOR: gl.constexpr, OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, WIDTH: gl.constexpr,
+    STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr, ALONE: gl.constexpr, PARTS: gl.constexpr, PART: gl.constexpr,
+):  # fmt: skip
+    """Round and store the sums of one instruction across: pieces of STORE_N columns, then what is narrower."""
+    PIECES: gl.constexpr = WIDTH // STORE_N
+    REST: gl.constexpr = WIDTH % STORE_N
+    OWN: gl.constexpr = PARTS if ALONE else 0
+    for i in gl.static_range(PIECES):
+        piece = piece_of(sums, i * STORE_N, STORE_N, WIDTH)
+        n = column + i * STORE_N
+        if STORE_BY_DESCRIPTOR:
+            store_pieces(piece, out_desc, row, n, staging, i, STORE_BUFFERS, OWN, PART)
+        else:
+            store_elements(piece, out_ptr, row, n, M, N, stride_om, stride_on, OUT_LAYOUT, WIDE_OFFSETS)
+    if REST > 0:
+        rest = piece_of(sums, PIECES * STORE_N, REST, WIDTH)
+        n = column + PIECES * STORE_N
+        if STORE_BY_DESCRIPTOR:
+            NUMBER: gl.constexpr = PIECES if ALONE else -1
+            BUFFERS: gl.constexpr = STORE_BUFFERS if ALONE else 1
+            store_pieces(rest, out_beside_desc, row, n, staging_beside, NUMBER, BUFFERS, OWN, PART)
+        else:
+            store_elements(rest, out_ptr, row, n, M, N, stride_om, stride_on, OUT_LAYOUT, WIDE_OFFSETS)
