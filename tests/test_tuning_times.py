@@ -90,7 +90,7 @@ def test_every_field_of_a_specialised_config_is_in_a_line(one: TimedProduct) -> 
     told = [d["config"] for d in (*data["halves"], *data["hopeless"], *data["different"], *data["unusable"])]
     m = one.measured
     assert told == [asdict(p.config) for p in (*m.halves, *m.hopeless, *m.different, *m.unusable)]
-    assert all({"turns", "store_n", "store_buffers", "alone", "beside_n"} <= set(config) for config in told)
+    assert all({"turns", "store_n", "store_buffers", "alone", "beside_n", "whole"} <= set(config) for config in told)
 
 
 def timed() -> TimedProduct:
