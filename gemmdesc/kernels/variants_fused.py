@@ -29,8 +29,10 @@ from gemmdesc.kernels.instructions import (
 )
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, Layout, MatrixMeta
 from gemmdesc.kernels.slices import OPERAND_DTYPES
+from gemmdesc.kernels.specialised import SpecialisedConfig
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variant import Constant, Variant
+from gemmdesc.kernels.variants_specialised import tile_constants
 
 #: Stands for the type behind the output of every 8-bit float, which kernels store as patterns.
 BYTES = "int8"
@@ -112,6 +114,8 @@ def fused_variant(choice: FusedChoice, formats: Sequence[int]) -> Variant:
         return _after(choice.product_dtype, store, compiled)
     chain = choice.product
     layouts = chain.a_layout, chain.b_layout
+    if chain.structure is Structure.CHAIN_SPECIALISED:
+        return _specialised(chain.config, chain.operand_dtype, layouts, choice.output_dtype, compiled)
     if chain.structure is Structure.CHAIN_TMA:
         return _tma(chain.config, chain.operand_dtype, layouts, store, compiled)
     return _pointer(chain.config, chain.operand_dtype, layouts, store, compiled)
@@ -143,6 +147,21 @@ def _tma(
         "STAGGERED": config == PAIRED,
     }  # fmt: skip
     return _variant("fused_tma", config, loaded, store.dtype, constants | compiled)
+
+
+def _specialised(
+    config: SpecialisedConfig, loaded: DType, layouts: tuple[Layout, Layout], stored: DType,
+    compiled: dict[str, Constant],
+) -> Variant:  # fmt: skip
+    constants: dict[str, Constant] = {
+        "A_ROWS": layouts[0] is Layout.ROWS, "B_ROWS": layouts[1] is Layout.ROWS, "DEPENDENT": config.dependent,
+        "ROUNDS_FIRST": _rounds_first(int(compiled["PROGRAM"])), **compiled, **tile_constants(config, stored),
+    }  # fmt: skip
+    return Variant(
+        kernel="fused_specialised", loaded=loaded, stored=stored, constants=tuple(constants.items()),
+        num_warps=config.num_warps, num_stages=config.num_stages, fp_fusion=False, dependent=config.dependent,
+        cluster=config.cluster,
+    )  # fmt: skip
 
 
 def _pointer(
