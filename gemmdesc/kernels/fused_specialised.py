@@ -23,18 +23,23 @@ def fused_specialised_kernel(
     m0: tl.int64, m1: tl.int64, m2: tl.int64, m3: tl.int64, m4: tl.int64, m5: tl.int64,
     n0: tl.int64, n1: tl.int64, n2: tl.int64, n3: tl.int64, n4: tl.int64, n5: tl.int64,
     A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, DEPENDENT: gl.constexpr, ROUNDS_FIRST: gl.constexpr,
+    FINISH_N: gl.constexpr, AHEAD: gl.constexpr,
     PROGRAM: gl.constexpr, COUNT: gl.constexpr, FORMATS: gl.constexpr, RESULT: gl.constexpr, TURNS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
     ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr,
 ):  # fmt: skip
-    """As ``chain_specialised_kernel`` with a program's arguments as fused kernels have them; stores by descriptor."""
+    """As ``chain_specialised_kernel`` with a program's arguments as fused kernels have them; stores by descriptor.
+
+    FINISH_N: columns that are finished at once, a power of two, or as many as are stored at once where those are fewer;
+    AHEAD: the operands of the next ones are asked for before.
+    """
     # As an argument at once: a variable would have the numbers of the program be values of the machine.
     run_specialised(
         a_desc, b_desc, b_beside_desc, out_desc, out_beside_desc, None, M, N, k_tiles, None, None,
         (
             (f0, f1, f2, f3, f4, f5), (x0, x1, x2, x3, x4, x5), (m0, m1, m2, m3, m4, m5), (n0, n1, n2, n3, n4, n5),
-            PROGRAM, COUNT, FORMATS, RESULT, ROUNDS_FIRST,
+            PROGRAM, COUNT, FORMATS, RESULT, ROUNDS_FIRST, FINISH_N, AHEAD,
         ),
         A_ROWS, B_ROWS, True, DEPENDENT, ROWS, False, TURNS, BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES,
         STORE_N, STORE_BUFFERS, ALONE, CLUSTER_M, CLUSTER_N,

@@ -35,8 +35,9 @@ def finish_pieces(
     """Finish sums whose first element is (row, column), round and store them, as many columns at a time as a piece has.
 
     ``finishing``: (numbers, addresses, strides along m, along n, PROGRAM, COUNT, FORMATS, RESULT, whether the program
-    begins with a rounding), the first four of six operands each, the others as ``run_program`` has them.  NUMBER, BUFFERS, OWN, PART: as ``store_piece`` has
-    them.  The operands of the next piece are asked for before a piece is finished.
+    begins with a rounding, columns that are finished at once, whether the operands of the next ones are asked for
+    before), the first four of six operands each, the others as ``run_program`` has them.  NUMBER, BUFFERS, OWN, PART:
+    as ``store_piece`` has them.
     """
     numbers, addresses, strides_m, strides_n = finishing[0], finishing[1], finishing[2], finishing[3]
     PROGRAM: gl.constexpr = finishing[4]
@@ -45,24 +46,48 @@ def finish_pieces(
     RESULT: gl.constexpr = finishing[7]
     ROUNDS_FIRST: gl.constexpr = finishing[8]
     PIECE: gl.constexpr = out_desc.block_type.shape[1]
-    PIECES: gl.constexpr = sums.shape[1] // PIECE
-    parts = parts_of(sums, PIECES)
+    WIDTH: gl.constexpr = min(finishing[9], PIECE)
+    AHEAD: gl.constexpr = finishing[10]
+    PARTS: gl.constexpr = sums.shape[1] // WIDTH
+    EACH: gl.constexpr = PIECE // WIDTH
+    parts = parts_of(sums, PARTS)
     m = gl.arange(0, sums.shape[0], gl.SliceLayout(1, parts[0].type.layout))
-    n = gl.arange(0, PIECE, gl.SliceLayout(0, parts[0].type.layout))
+    n = gl.arange(0, WIDTH, gl.SliceLayout(0, parts[0].type.layout))
     operands = operands_over(FORMATS, numbers, addresses, strides_m, strides_n, row, column, m, n, M, N)
-    for i in gl.static_range(PIECES):
+    finished = ()
+    for i in gl.static_range(PARTS):
         here = operands
-        if i + 1 < PIECES:
+        if AHEAD and i + 1 < PARTS:
             operands = operands_over(
-                FORMATS, numbers, addresses, strides_m, strides_n, row, column + (i + 1) * PIECE, m, n, M, N
+                FORMATS, numbers, addresses, strides_m, strides_n, row, column + (i + 1) * WIDTH, m, n, M, N
             )
         # Read by volatile instructions, or ptxas moves what reads sums to before the wait for them.
         value = parts[i] if ROUNDS_FIRST else taken(parts[i])
         value = run_program(value, 0, PROGRAM, COUNT, FORMATS, here)
-        store_piece(
-            rounded_tile(value, out_desc.dtype, RESULT), out_desc, row, column + i * PIECE, staging, NUMBER + i,
-            BUFFERS, OWN, PART,
-        )  # fmt: skip
+        finished = finished + (rounded_tile(value, out_desc.dtype, RESULT),)
+        if (i + 1) % EACH == 0:
+            store_piece(
+                whole_of(finished), out_desc, row, column + (i + 1 - EACH) * WIDTH, staging, NUMBER + i // EACH,
+                BUFFERS, OWN, PART,
+            )  # fmt: skip
+            finished = ()
+        if not AHEAD and i + 1 < PARTS:
+            operands = operands_over(
+                FORMATS, numbers, addresses, strides_m, strides_n, row, column + (i + 1) * WIDTH, m, n, M, N
+            )
+
+
+@gluon.jit
+def whole_of(parts):
+    """One tensor of equal parts of its columns, from left to right; a power of two of them."""
+    if len(parts) == 1:
+        return parts[0]
+    else:
+        HALF: gl.constexpr = len(parts) // 2
+        left, right = whole_of(parts[:HALF]), whole_of(parts[HALF:])
+        ROWS: gl.constexpr = left.shape[0]
+        WIDTH: gl.constexpr = 2 * left.shape[1]
+        return gl.join(left, right).permute((0, 2, 1)).reshape([ROWS, WIDTH])
 
 
 @gluon.jit

@@ -18,6 +18,7 @@ from gemmdesc.kernels.fused import FLOAT8, FUSED_CONFIGS, LINE, PAIRED, FusedCho
 from gemmdesc.kernels.instructions import (
     INSTRUCTION_BITS,
     KEEP,
+    MOST_OPERANDS,
     NUMBER,
     OPERAND_KINDS,
     OPERAND_SHIFT,
@@ -49,6 +50,9 @@ ANY_STRIDES, ONE_ROW, ONE_COLUMN, UNIT_ROW, WHOLE_ROWS, WHOLE_COLUMNS, UNIT_ROWS
 #: Outputs of a thread that are finished at once, as each needs some registers.  Of functions that are one long chain of
 #: instructions ptxas interleaves those of 16 outputs, and of more only a few at a time.
 _CHUNK_OUTPUTS, _CHAINED_OUTPUTS, _MOST_CHUNKS = 32, 16, 8
+#: Of the specialised chain: threads of a group, registers of a thread for its sums and what is finished, and those of
+#: an output that is.
+_GROUP_THREADS, _ROOM, _VALUE = 128, 208, 2
 _OPERATION = (1 << OPERAND_SHIFT) - 1
 #: The bits of RESULT.
 _CANONICAL, _OVERFLOWS, _E4M3FN = 1, 2, 4
@@ -95,9 +99,13 @@ def _form(meta: MatrixMeta, rows: int, columns: int) -> int:
 
 def chunks_of(config: KernelConfig, program: int, count: int) -> int:
     """In how many parts of its columns a tile is finished by the ``count`` instructions of ``program``."""
-    operations = {program >> INSTRUCTION_BITS * i & _OPERATION for i in range(count)}
-    outputs = _CHAINED_OUTPUTS if operations & {SILU, SIGMOID} else _CHUNK_OUTPUTS
+    outputs = _CHAINED_OUTPUTS if _is_chained(program, count) else _CHUNK_OUTPUTS
     return max(1, min(_MOST_CHUNKS, config.outputs_per_thread // outputs, config.block_n // LINE))
+
+
+def _is_chained(program: int, count: int) -> bool:
+    """Whether one of the functions is a long chain of instructions."""
+    return bool({program >> INSTRUCTION_BITS * i & _OPERATION for i in range(count)} & {SILU, SIGMOID})
 
 
 def fused_variant(choice: FusedChoice, formats: Sequence[int]) -> Variant:
@@ -155,13 +163,44 @@ def _specialised(
 ) -> Variant:  # fmt: skip
     constants: dict[str, Constant] = {
         "A_ROWS": layouts[0] is Layout.ROWS, "B_ROWS": layouts[1] is Layout.ROWS, "DEPENDENT": config.dependent,
-        "ROUNDS_FIRST": _rounds_first(int(compiled["PROGRAM"])), **compiled, **tile_constants(config, stored),
+        "ROUNDS_FIRST": _rounds_first(int(compiled["PROGRAM"])), **compiled, **_finishing(config, compiled),
+        **tile_constants(config, stored),
     }  # fmt: skip
     return Variant(
         kernel="fused_specialised", loaded=loaded, stored=stored, constants=tuple(constants.items()),
         num_warps=config.num_warps, num_stages=config.num_stages, fp_fusion=False, dependent=config.dependent,
         cluster=config.cluster,
     )  # fmt: skip
+
+
+def _finishing(config: SpecialisedConfig, compiled: dict[str, Constant]) -> dict[str, Constant]:
+    """How a group of the specialised chain finishes its sums: columns at once, and whether it asks for operands ahead.
+
+    As many columns as :func:`chunks_of` has; fewer where registers do not hold them and their operands, and those of
+    the next ones, beside the sums of a large tile.  Nor the next ones' where that does not help.
+    """
+    program, count, formats = (int(compiled[name]) for name in ("PROGRAM", "COUNT", "FORMATS"))
+    each = [formats >> FORMAT_BITS * i & (1 << FORMAT_BITS) - 1 for i in range(MOST_OPERANDS)]
+    halves = 2 * _VALUE + sum(map(_operand_halves, each))
+    room = 2 * (_ROOM - config.outputs_per_thread)
+    outputs = _CHAINED_OUTPUTS if _is_chained(program, count) else _CHUNK_OUTPUTS
+    columns = max(LINE, outputs * _GROUP_THREADS // config.rows)
+    fits = room * _GROUP_THREADS // config.rows // halves
+    while columns > max(fits, LINE):
+        columns //= 2
+    return {"FINISH_N": columns, "AHEAD": columns <= fits}
+
+
+def _operand_halves(form: int) -> int:
+    """About how many half registers an output needs for an operand of that format, the next output's among them."""
+    if form & (1 << _FORM_SHIFT) - 1 == NUMBER:
+        return 0
+    if form >> _FORM_SHIFT in (ONE_ROW, ONE_COLUMN, UNIT_ROW, WHOLE_ROW):
+        return 1
+    if form >> _FORM_SHIFT != WHOLE_ROWS:
+        # Each element has an address of its own.
+        return 6
+    return 4 if form == OPERAND_KINDS[DType.FLOAT32] | WHOLE_ROWS << _FORM_SHIFT else 2
 
 
 def _pointer(
