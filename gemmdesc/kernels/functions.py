@@ -49,7 +49,7 @@ def fma_down(x, y, z):
 
 @triton.jit
 def spread(like, value, DTYPE: tl.constexpr):
-    """``value``, one number, in DTYPE, as a tensor shaped as ``like`` and, where tensors have layouts, in its layout."""
+    """One number in DTYPE as a tensor shaped as ``like``, and in its layout where tensors have one."""
     _, found = tl.broadcast(like, tl.cast(value, DTYPE))
     return found
 

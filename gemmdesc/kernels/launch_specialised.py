@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
 from gemmdesc.kernels.choose import KernelChoice
-from gemmdesc.kernels.gluon_host import GluonDescriptor, gluon_descriptor
+from gemmdesc.kernels.gluon_host import gluon_descriptor
 from gemmdesc.kernels.meta import Layout
 from gemmdesc.kernels.variant import Variant
 from gemmdesc.kernels.variants_specialised import boxes_of, specialised_variant

@@ -1,4 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+# ruff: noqa: RUF005  Triton reads no stars in tuples
 """How a group of the specialised chain finishes its sums by a program before it stores them: piece by piece.
 
 What it does to a piece is what the other fused kernels do to a tile, by the same functions: those of ``fused_steps``
@@ -10,11 +11,11 @@ from __future__ import annotations
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 
+from gemmdesc.kernels.fused_fetch import fetch_lines
 from gemmdesc.kernels.fused_steps import (
     FLOAT16,
     WHOLE_COLUMNS,
     WHOLE_ROWS,
-    fetch_lines,
     operands_over,
     parts_of,
     rounded_tile,
@@ -54,7 +55,7 @@ def finish_pieces(
     m = gl.arange(0, sums.shape[0], gl.SliceLayout(1, parts[0].type.layout))
     n = gl.arange(0, WIDTH, gl.SliceLayout(0, parts[0].type.layout))
     operands = operands_over(FORMATS, numbers, addresses, strides_m, strides_n, row, column, m, n, M, N)
-    finished = ()
+    finished = parts[:0]
     for i in gl.static_range(PARTS):
         here = operands
         if AHEAD and i + 1 < PARTS:
@@ -70,7 +71,7 @@ def finish_pieces(
                 whole_of(finished), out_desc, row, column + (i + 1 - EACH) * WIDTH, staging, NUMBER + i // EACH,
                 BUFFERS, OWN, PART,
             )  # fmt: skip
-            finished = ()
+            finished = parts[:0]
         if not AHEAD and i + 1 < PARTS:
             operands = operands_over(
                 FORMATS, numbers, addresses, strides_m, strides_n, row, column + (i + 1) * WIDTH, m, n, M, N

@@ -14,7 +14,7 @@ from gemmdesc.descriptor import Add, CastTo, Silu
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.config import POINTER_CONFIGS, KernelConfig
-from gemmdesc.kernels.fused import FLOAT8, FUSED_CONFIGS, LINE, PAIRED, FusedChoice
+from gemmdesc.kernels.fused import FLOAT8, FUSED_CONFIGS, LINE, PAIRED, SPECIALISED_ENDS, FusedChoice
 from gemmdesc.kernels.instructions import (
     INSTRUCTION_BITS,
     KEEP,
@@ -276,6 +276,10 @@ def _chains(
     for config, a, b, store in product(FUSED_CONFIGS, _UNIT, _UNIT, stores):
         if config.shared_bytes(loaded.itemsize, loaded.itemsize) <= shared_bytes:
             yield _tma(config, loaded, (a, b), store, compiled)
+    if stored is loaded:
+        for end, a, b in product(SPECIALISED_ENDS, _UNIT, _UNIT):
+            if end.shared_bytes(loaded.itemsize, stored.itemsize) <= shared_bytes:
+                yield _specialised(end, loaded, (a, b), stored, compiled)
     pairs = [*product(_UNIT, _UNIT), (Layout.ANY, Layout.ANY)]
     for config, layouts, layout in product(POINTER_CONFIGS, pairs, _UNIT):
         yield _pointer(config, loaded, layouts, Store(dtype=stored, layout=layout, aligned=False), compiled)
