@@ -106,7 +106,7 @@ def cases_of(config: SpecialisedConfig) -> Iterator[tuple[Case, bool]]:
     rows, columns, stages = config.block_m, config.columns, config.num_stages
     # As many tiles as a card has multiprocessors, in pairs where programs come in clusters.
     high, wide = (11, 12) if config.cluster_n == 2 else (12, 11)
-    b = "c" if 0 < config.beside_n < 16 else "r"
+    b = "c" if config.wants_columns else "r"
     for k in (8, 64, 64 * stages, 64 * stages + 72, 4096 + 16):
         for m, n in ((rows, columns), (3 * rows - 5, 2 * columns - 8), (high * rows, wide * columns)):
             yield Case(m=m, n=n, k=k), False
@@ -204,7 +204,7 @@ def named(config: Any) -> str:
     if not isinstance(c, SpecialisedConfig):
         return f"stock {c.block_m}x{c.block_n}x{c.block_k} {c.num_warps}w {c.num_stages}s" + " dependent" * c.dependent
     return f"{c.block_m}x{c.columns}x{c.block_k} {c.sharing} {c.num_stages}s {c.store_n}/{c.store_buffers}" + (
-        f" cluster {c.cluster_m}x{c.cluster_n}" * (c.cluster > 1) + " dependent" * c.dependent
+        " whole" * c.whole + f" cluster {c.cluster_m}x{c.cluster_n}" * (c.cluster > 1) + " dependent" * c.dependent
     )
 
 

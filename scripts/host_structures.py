@@ -40,7 +40,9 @@ CARD = card_arithmetic("sm_90")
 #: What the card of these products has; none of them needs more.
 SM_COUNT, SHARED_BYTES = 132, 227 * 1024
 #: Structures that others may be faster than.
-ASKED_FOR = (Structure.CHAIN_TMA, Structure.CHAIN_WIDE, Structure.CHAIN_SPECIALISED, Structure.LANE_NEST)
+ASKED_FOR = (
+    Structure.CHAIN_TMA, Structure.CHAIN_WIDE, Structure.CHAIN_SPECIALISED, Structure.LANE_NEST, Structure.SCALAR_NEST
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ def read_profiles(folder: Path) -> tuple[Profile, ...]:
         ProfileError: a file is no sound profile.
     """
     profiles = []
-    for path in sorted(folder.rglob("*.parquet")):
+    for path in sorted(folder.rglob("cublaslt-*.parquet")):
         profile = read_profile(path)
         place = profile_path(folder, profile.device, profile.library.version)
         if path != place:

@@ -26,7 +26,11 @@ import numpy as np
 
 _KERNELS = Path(__file__).parents[1] / "gemmdesc" / "kernels"
 #: The code of the kernel and of what it calls.
-SOURCE = "".join((_KERNELS / f"specialised_{part}.py").read_text() for part in ("chain", "store"))
+SOURCE = "".join((_KERNELS / f"specialised_{part}.py").read_text() for part in ("chain", "store", "whole"))
+#: What the machine does itself of what the source defines: pieces of PTX, and what makes them.
+_OWN = {"unit_of", "no_sums", "multiply_whole", "load_lines"}
+#: Rows of the machine's matrix steps across a whole tile, whose sums are tensors of so many rows and one column.
+_WHOLE_ROWS = 2
 _ELEMENT = 2
 
 
@@ -373,12 +377,43 @@ def _names(machine: Machine) -> dict[str, Any]:
 
         machine.loads.append((buffer, land))
 
+    def units_of(buffer: Buffer, first: int, count: int) -> list[Buffer]:
+        """Buffers of a line each that lie behind one another, from the ``first``-th after ``buffer`` on."""
+        program, number, at = buffer.place
+        return [machine.memory[(program, number, at + first + i)] for i in range(count)]
+
+    def load_units(desc: Descriptor, at: list[int], barrier: Barrier, units: list[Buffer]) -> None:
+        """One box, to buffers of a line each."""
+        if any(unit.readers() or unit.cell.loading for unit in units):
+            raise ProtocolError("a buffer is overwritten while it is in use")
+        for unit in units:
+            unit.cell.loading = 1
+
+        def land() -> None:
+            if any(unit.readers() or machine.ended(unit.place[0]) for unit in units):
+                raise ProtocolError("a buffer is overwritten while it is read, or after its program has ended")
+            found = desc.read(at)
+            for line, unit in zip(found, units, strict=True):
+                unit.cell.data, unit.cell.loading = line[None].copy(), 0
+            barrier.bytes -= _ELEMENT * found.size
+            barrier.settle()
+
+        machine.loads.append((units[0], land))
+
+    def load_lines(desc: Descriptor, line: int, column: int, barrier: Barrier, buffer: Buffer) -> None:
+        machine.pause()
+        load_units(desc, [line, column], barrier, units_of(buffer, 0, desc.box[0]))
+
     def load_for_both(
         desc: Descriptor, line: int, column: int, first: int, barrier: Barrier, buffer: Buffer
     ) -> None:
         machine.pause()
         for program in machine.running:
-            load_part(desc, [line, column], first, machine.there(barrier, program), machine.there(buffer, program))
+            signal, place = machine.there(barrier, program), machine.there(buffer, program)
+            if first + desc.box[0] <= place.shape[0]:
+                load_part(desc, [line, column], first, signal, place)
+            else:
+                load_units(desc, [line, column], signal, units_of(place, first, desc.box[0]))
 
     def arrive_there(barrier: Barrier, rank: int, pred: bool) -> None:
         machine.pause()
@@ -406,6 +441,33 @@ def _names(machine: Machine) -> dict[str, Any]:
 
         step = _Step(run, [a, b])
         sums.pending.append(step)
+        machine.me.steps.append(step)
+        return sums
+
+    def no_sums(rows: int, width: int) -> tuple[Value, ...]:
+        return tuple(Value(np.full((_WHOLE_ROWS, 1), np.nan)) for _ in range(rows // _WHOLE_ROWS * width))
+
+    def multiply_whole(
+        a: Buffer, b: Buffer, sums: tuple[Value, ...], use_acc: bool, width: int, a_rows: bool
+    ) -> tuple[Value, ...]:
+        machine.pause()
+        units = units_of(b, 0, width)
+        for buffer in (a, *units):
+            if buffer.cell.loading or buffer.cell.data is None:
+                raise ProtocolError("a buffer is read before it is full")
+
+        def run() -> None:
+            rows = a.data if a_rows else a.data.T
+            found = rows @ np.concatenate([unit.data for unit in units]).T
+            for i, value in enumerate(sums):
+                first = i // width * _WHOLE_ROWS
+                part = found[first : first + _WHOLE_ROWS, i % width][:, None]
+                value.data = part + (value.data if use_acc else 0)
+                value.pending.remove(step)
+
+        step = _Step(run, [a, *units])
+        for value in sums:
+            value.pending.append(step)
         machine.me.steps.append(step)
         return sums
 
@@ -454,6 +516,8 @@ def _names(machine: Machine) -> dict[str, Any]:
         program_id=lambda axis: machine.program, num_programs=lambda axis: machine.programs,
         zeros=lambda shape, dtype, layout: Value(np.full(shape, np.nan)), NVMMADistributedLayout=lambda *a: None,
         SliceLayout=lambda *a: None, arange=lambda begin, end, layout: np.arange(begin, end), store=store_elements,
+        join=lambda one, other: Value(np.stack([one.settled(), other.settled()], -1)),
+        convert_layout=lambda value, layout, assert_trivial: value,
         allocate_shared_memory=allocate, warp_specialize=lambda functions, warps, registers: machine.spawn(functions),
     )  # fmt: skip
     barriers = SimpleNamespace(
@@ -463,7 +527,8 @@ def _names(machine: Machine) -> dict[str, Any]:
         "gl": gl, "mbarrier": barriers, "tma": SimpleNamespace(store_wait=store_wait), "load_box": load,
         "store_box": store, "warpgroup_mma": mma, "warpgroup_mma_wait": mma_wait, "fence_async_shared": fence,
         "wait_for_previous": previous, "let_next_start": following, "load_for_both": load_for_both,
-        "arrive_there": arrive_there, "meet": meet,
+        "arrive_there": arrive_there, "meet": meet, "no_sums": no_sums, "multiply_whole": multiply_whole,
+        "load_lines": load_lines, "PATTERN": 1,
         "publish_barriers": lambda: machine.published.add(machine.building), "GROUP_WARPS": 4, "LOADING_WARPS": 1,
         "GROUP_REGISTERS": 240, "LOADING_REGISTERS": 24, "COLUMNS": 2,
         "REINTERPRET": SimpleNamespace(value="reinterpret"),
@@ -473,7 +538,7 @@ def _names(machine: Machine) -> dict[str, Any]:
 def functions_of(source: str, machine: Machine) -> dict[str, Any]:
     """The functions of a module's source, without their decorators, on ``machine``."""
     tree = ast.parse(source)
-    tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name not in _OWN]
     for node in tree.body:
         node.decorator_list = []  # type: ignore[attr-defined]
     names = _names(machine)
@@ -507,6 +572,7 @@ class Launch:
     alone: bool = False
     cluster_m: int = 1
     cluster_n: int = 1
+    whole: bool = False
 
     def run(self, seed: int, source: str | None = None) -> None:
         """Run every program.
@@ -524,12 +590,14 @@ class Launch:
             return Descriptor(matrix if by_rows else matrix.T, box if by_rows else (box[1], box[0]), counts)
 
         beside = self.beside_n
+        first, more = self._widths()
+        narrow = self.block_n % self.store_n if self.whole else min(beside, self.store_n)
         boxes = [
             described(a, self.a_rows, (rows, self.block_k)),
-            described(b, self.b_rows, self._part(self.block_n)),
-            described(b, self.b_rows, self._part(beside)) if beside else None,
+            described(b, self.b_rows, self._part(first)),
+            described(b, self.b_rows, self._part(more)) if more else None,
             described(out, True, (rows, self.store_n)) if self.by_descriptor else None,
-            described(out, True, (rows, min(beside, self.store_n))) if self.by_descriptor and beside else None,
+            described(out, True, (rows, narrow)) if self.by_descriptor and narrow else None,
         ]  # fmt: skip
         flat = out.reshape(-1, order="A"), counts.reshape(-1, order="A")
         strides = [_Number(s // x.itemsize) for x in (out,) for s in x.strides]
@@ -546,13 +614,21 @@ class Launch:
                     TURNS=self.turns, BLOCK_M=self.block_m, BLOCK_N=self.block_n, BESIDE_N=beside,
                     BLOCK_K=self.block_k, GROUP_M=self.group_m, STAGES=self.stages, STORE_N=self.store_n,
                     STORE_BUFFERS=self.store_buffers, ALONE=self.alone, CLUSTER_M=self.cluster_m,
-                    CLUSTER_N=self.cluster_n,
+                    CLUSTER_N=self.cluster_n, WHOLE=self.whole,
                 )  # fmt: skip
             self._check(machine)
         if not (counts == 1).all():
             raise ProtocolError("an output is not stored once")
         if not (out == a @ b).all():
             raise ProtocolError("an output is wrong")
+
+    def _widths(self) -> tuple[int, int]:
+        """Columns of the boxes of B: where one instruction takes all, the largest power of two, and a smaller one."""
+        if not self.whole:
+            return self.block_n, self.beside_n
+        first = 1 << self.block_n.bit_length() - 1
+        rest = self.block_n - first
+        return first, rest & -rest
 
     def _part(self, width: int) -> tuple[int, int]:
         """Lanes and columns of B in a box, half of its lines where two programs load for both."""
@@ -563,7 +639,9 @@ class Launch:
         pair = len(machine.running)
         high, wide = self.block_m * self.cluster_m, (self.block_n + self.beside_n) * self.cluster_n
         own = len(range(machine.running[0] // pair, -(-self.m // high) * -(-self.n // wide), self.programs // pair))
-        boxes = (1 if self.turns else 2) + self.cluster_m * (1 + (self.beside_n > 0))
+        first, more = self._widths()
+        more_boxes = (self.block_n - first) // more if self.whole and more else more > 0
+        boxes = (1 if self.turns else 2) + self.cluster_m * (1 + more_boxes)
         if machine.landed != own * -(-self.k // self.block_k) * boxes * pair:
             raise ProtocolError("a box is loaded that nobody needs, or not at all")
         workers = [t for t in machine.threads if not t.name.startswith("idle")]

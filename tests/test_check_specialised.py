@@ -45,7 +45,7 @@ def test_the_cases_of_a_config_tell(config: Any) -> None:
         layouts.add(case.layouts[:2])
         types.add((case.dtype, case.stored))
     assert len(stored) == 3
-    assert len(layouts) == (2 if 0 < config.beside_n < 16 else 4)
+    assert len(layouts) == (2 if config.wants_columns else 4)
     assert types == {(DType.FLOAT16,) * 2, (DType.BFLOAT16,) * 2, (DType.FLOAT16, DType.FLOAT32)}
     assert {early for _, early in cases} == {False, True}
     assert set(script.needed(config)) <= BOUND

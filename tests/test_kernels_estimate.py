@@ -21,7 +21,7 @@ from gemmdesc.kernels.estimate import H200, estimated_us, turns_of
 from gemmdesc.kernels.fused import FUSED_CONFIGS
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.slices import NO_LOOP_STEP, Merge, Slices
-from gemmdesc.kernels.specialised import CLUSTERED_CONFIGS, SPECIALISED_CONFIGS
+from gemmdesc.kernels.specialised import CLUSTERED_CONFIGS, SPECIALISED_CONFIGS, WHOLE_CONFIGS
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.unasked import features_of, pays_unasked, without_twins
 
@@ -160,7 +160,7 @@ def test_what_no_card_has_compared_is_not_picked_unasked() -> None:
         (structure,) = (s for s in Structure if config in configs_of(s))
         assert not any(pays_unasked(structure, replace(config, dependent=early), *at) for early in (False, True))
         assert config not in FUSED_CONFIGS
-    for config in CLUSTERED_CONFIGS:
+    for config in (*CLUSTERED_CONFIGS, *WHOLE_CONFIGS):
         assert not any(pays_unasked(SPECIALISED, replace(config, dependent=e), *at) for e in (False, True))
-    for config in (c for c in SPECIALISED_CONFIGS if c not in CLUSTERED_CONFIGS):
+    for config in (c for c in SPECIALISED_CONFIGS if c not in CLUSTERED_CONFIGS + WHOLE_CONFIGS):
         assert all(pays_unasked(SPECIALISED, replace(config, dependent=e), *at) for e in (False, True))

@@ -202,6 +202,7 @@ def test_the_profile_serves_the_orders(whole: tuple[Findings, Steps, Path], tmp_
     assert isinstance(unknown, Declined)
 
 
+@pytest.mark.slow
 def test_ids_carry_no_meaning(whole: tuple[Findings, Steps, Path], tmp_path: Path) -> None:
     plain = RowIndex(whole[0].rows)
     renamed = permuted(simulated(), 8)

@@ -118,7 +118,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("fused", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_cuda_core_chains_say_whether_they_fuse(name: str, fused: bool) -> None:
     truth = scalar(*LAYOUTS[name], fused=fused)

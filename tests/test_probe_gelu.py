@@ -156,6 +156,7 @@ def campaign(name: str, folder: Path, prior: tuple[Row, ...] = ()) -> tuple[Find
     return found, make_profile(found, DEVICE, IDENTITY, command="test", date="2026-01-01")
 
 
+@pytest.mark.slow
 def test_a_campaign_about_gelu_starts_from_plain_products_and_verifies_its_rows(tmp_path: Path) -> None:
     _, plain = campaign("plain", tmp_path / "plain")
     assert scope_named("gelu_bias").kind.value == "gelu_bias"

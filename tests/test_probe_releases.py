@@ -74,6 +74,7 @@ def compared(came: Came, algo_id: int) -> int:
     return sum(v.key.family == algo_id for v in came.findings.comparisons.all())
 
 
+@pytest.mark.slow
 def test_a_release_equal_to_its_neighbour_comes_out_the_same_with_fewer_products(
     old: tuple[Came, FirstGuesses], tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ class Over(Exception):
     """The time is over."""
 
 
+@pytest.mark.slow
 def test_a_campaign_with_guesses_resumes(changed: Came, old: tuple[Came, FirstGuesses], tmp_path: Path) -> None:
     """Cut off twice, in the middle of trying guesses and of comparing, it comes to the same."""
     for cut in ("try", "verify"):

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
+import pytest
+
 from gemmdesc.expressions import evaluate, parse_expression
 from gemmdesc.library.simulated import SimulatedLibrary
 from gemmdesc.probe.examples import Draws
@@ -73,6 +75,7 @@ def test_an_answer_whose_slices_the_launch_decides_is_not() -> None:
     assert split_numbers(tally) == {}
 
 
+@pytest.mark.slow
 def test_the_pool_explains_every_problem_afterwards() -> None:
     readings, pool = surveyed()
     per_family = Counter(r.answer.algo_id for r in readings)

@@ -21,7 +21,7 @@ from gemmdesc.kernels.driver import LaunchAttribute, LaunchConfig
 from gemmdesc.kernels.meta import Layout
 from gemmdesc.kernels.preparing import record
 from gemmdesc.kernels.program import Box, Input
-from gemmdesc.kernels.specialised import CLUSTERED_CONFIGS, SPECIALISED_CONFIGS, SpecialisedConfig
+from gemmdesc.kernels.specialised import CLUSTERED_CONFIGS, SPECIALISED_CONFIGS, WHOLE_CONFIGS, SpecialisedConfig
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.unasked import compared
 from gemmdesc.kernels.variants import enumerate_variants, variants_of
@@ -35,7 +35,7 @@ from tests.test_specialised_compile import EVERY, name_of, variants
 
 HOPPER = card_arithmetic("sm_90")
 SPECIALISED = Structure.CHAIN_SPECIALISED
-SINGLE = [c for c in SPECIALISED_CONFIGS if c.cluster == 1]
+SINGLE = [c for c in SPECIALISED_CONFIGS if c.cluster == 1 and not c.whole]
 WHOLE = {"A_ROWS": True, "B_ROWS": False, "STORE_BY_DESCRIPTOR": True}
 
 
@@ -52,7 +52,7 @@ def twin(config: SpecialisedConfig) -> SpecialisedConfig:
 
 def test_pairs_come_both_ways_and_each_has_its_like_without_one() -> None:
     assert {(c.cluster_m, c.cluster_n) for c in CLUSTERED_CONFIGS} == {(2, 1), (1, 2)}
-    assert (*SINGLE, *CLUSTERED_CONFIGS) == SPECIALISED_CONFIGS
+    assert (*SINGLE, *CLUSTERED_CONFIGS, *WHOLE_CONFIGS) == SPECIALISED_CONFIGS
     assert len(set(SPECIALISED_CONFIGS)) == len(SPECIALISED_CONFIGS)
     # The shape of one wave whose pairs gain most has no config without a cluster.
     assert {twin(c) for c in CLUSTERED_CONFIGS} - set(SINGLE) == {

@@ -20,7 +20,7 @@ from gemmdesc.kernels.gluon_host import box_layout, descriptor_type
 from gemmdesc.kernels.launch import launch_here
 from gemmdesc.kernels.loaded import load_step, loaded_kernel
 from gemmdesc.kernels.preparing import record
-from gemmdesc.kernels.specialised import SPECIALISED_CONFIGS, SpecialisedConfig
+from gemmdesc.kernels.specialised import SPECIALISED_CONFIGS, WHOLE_CONFIGS, SpecialisedConfig
 from gemmdesc.kernels.variants import enumerate_variants
 from tests.script_modules import load_script
 from tests.test_kernels_choose import desc, meta
@@ -45,7 +45,7 @@ def variants(config: SpecialisedConfig, **wanted: Any) -> list[Any]:
     constants = {
         "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BESIDE_N": config.beside_n, "TURNS": config.turns,
         "STAGES": config.num_stages, "DEPENDENT": config.dependent, "ALONE": config.alone,
-        "CLUSTER_M": config.cluster_m, "CLUSTER_N": config.cluster_n, **wanted,
+        "CLUSTER_M": config.cluster_m, "CLUSTER_N": config.cluster_n, "WHOLE": config.whole, **wanted,
     }  # fmt: skip
     return [v for v in EVERY if all(dict(v.constants)[name] == value for name, value in constants.items())]
 
@@ -53,7 +53,8 @@ def variants(config: SpecialisedConfig, **wanted: Any) -> list[Any]:
 def name_of(config: SpecialisedConfig) -> str:
     cluster = f" {config.cluster_m}x{config.cluster_n}" if config.cluster > 1 else ""
     sharing = "turns" if config.turns else "alone" if config.alone else ""
-    return f"{config.block_m}x{config.columns}{sharing}{cluster}"
+    whole = " whole" if config.whole else ""
+    return f"{config.block_m}x{config.columns}{sharing}{cluster}{whole}"
 
 
 def check(config: SpecialisedConfig, variant: Any) -> str:
@@ -79,25 +80,31 @@ def check(config: SpecialisedConfig, variant: Any) -> str:
     return ptx
 
 
-@pytest.mark.parametrize("config", SPECIALISED_CONFIGS, ids=name_of)
+def most_at_leisure(configs: tuple[SpecialisedConfig, ...]) -> list[Any]:
+    """All of them; of those of one instruction, every fourth but where there is time."""
+    later = [c for c in configs if c.whole and WHOLE_CONFIGS.index(c) % 4]
+    return [pytest.param(c, marks=pytest.mark.slow) if c in later else c for c in configs]
+
+
+@pytest.mark.parametrize("config", most_at_leisure(SPECIALISED_CONFIGS), ids=name_of)
 def test_every_config_compiles_to_wgmma_in_flight_without_spills(config: SpecialisedConfig) -> None:
     (variant,) = variants(config, A_ROWS=True, B_ROWS=False, STORE_BY_DESCRIPTOR=True, STORE_N=config.store_n)[:1]
     ptx = check(config, variant)
     # Each group stores its pieces by the copy engine, and nothing else goes to global memory.
-    pieces = config.block_n // config.store_n + -(-config.beside_n // config.store_n)
+    pieces = -(-config.block_n // config.store_n) + -(-config.beside_n // config.store_n)
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.2d\.global", ptx)) == 2 * pieces
     assert "st.global" not in ptx
     # Two barriers for each stage, and the groups' turns.
     assert len(re.findall(r"mbarrier\.init", ptx)) == 2 * config.num_stages + 2
     # The first instruction of a step may ignore the sums, as a tile's first step does; the others never do.
-    always = set(re.findall(r"mov\.pred\s+(%p\d+), -1;", ptx))
-    predicates = re.findall(r"wgmma\.mma_async[^;{]*\{[^}]*\}, %rd\d+, %rd\d+, (%p\d+), 1, 1", ptx)
+    always = {*re.findall(r"mov\.pred\s+%(p\d+), -1;", ptx), *re.findall(r"setp\.eq\.b32 (\w+), 0, 0;", ptx)}
+    predicates = re.findall(r"wgmma\.mma_async[^;{]*\{[^}]*\}, \w+, \w+, (\w+), 1, 1", ptx.replace("%", ""))
     firsts = 2 * (config.rows // 64) * (2 if config.beside_n else 1)
     assert len(predicates) == firsts * config.block_k // 16
     assert sum(p not in always for p in predicates) == firsts
 
 
-@pytest.mark.parametrize("every", [163, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [401, pytest.param(7, marks=pytest.mark.slow)])
 def test_layouts_types_and_stores_compile_likewise(every: int) -> None:
     """Every so many of all variants, dependent ones among them."""
     tried = set()
@@ -165,13 +172,14 @@ def test_a_launch_finds_what_was_prepared_or_compiled_ahead(
     assert [kernel.hash for kernel in launched] == [loaded]
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("turns", [False, True])
-def test_every_step_hands_back_a_stage_of_its_own(turns: bool) -> None:
+def test_every_step_hands_back_a_stage_of_its_own(turns: bool, whole: bool) -> None:
     """Triton 3.6 takes a variable that begins as another one's value for one that no turn of the loop changes."""
-    config = next(c for c in SPECIALISED_CONFIGS if c.turns is turns)
+    config = next(c for c in SPECIALISED_CONFIGS if (c.turns, c.whole) == (turns, whole))
     variant = variants(config, A_ROWS=True, B_ROWS=False, STORE_BY_DESCRIPTOR=True)[0]
     ttgir = compile_variant(variant, capability=90).asm["ttgir"]
-    bodies = [b for b in re.findall(r"scf\.for %step.*?scf\.yield", ttgir, re.DOTALL) if "warp_group_dot " in b]
+    bodies = re.findall(r"scf\.for %step(?:(?!scf\.for).)*?warp_group_dot_wait.*?scf\.yield", ttgir, re.DOTALL)
     assert len(bodies) == 2
     for body in bodies:
         (barrier,) = re.findall(r"arrive_barrier (%\w+),", body)

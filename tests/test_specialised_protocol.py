@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -45,11 +46,28 @@ def drawn(seed: int) -> Launch:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(4000, marks=pytest.mark.slow)])
+def drawn_whole(seed: int) -> Launch:
+    """The same of tiles of one instruction, alone or in pairs, of widths that are two boxes of B or more."""
+    random = Random(seed)
+    launch = drawn_pairs(seed) if random.random() < 0.3 else drawn(seed)
+    # Of pairs below each other, each loads half of every box; what is narrower than a piece is a power of two.
+    width = random.choice([4, 6, 10]) if launch.cluster_m == 2 else random.choice([3, 4, 5, 6, 7, 9])
+    store = 2 if launch.alone else random.choice([1, 2])
+    programs = launch.programs
+    if launch.alone:
+        high, wide = 4 * launch.cluster_m, width * launch.cluster_n
+        programs = launch.cluster_m * launch.cluster_n * -(-launch.m // high) * -(-launch.n // wide)
+    return replace(
+        launch, whole=True, block_n=width, beside_n=0, b_rows=False, store_n=store, programs=programs,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(4000, marks=pytest.mark.slow)])
 def test_every_order_of_events_gives_every_output_once(count: int) -> None:
     for seed in range(count):
         drawn(seed).run(seed)
         drawn_pairs(seed).run(seed)
+        drawn_whole(seed).run(seed)
 
 
 @pytest.mark.parametrize("turns", [False, True])
@@ -119,6 +137,23 @@ PAIR_SLIPS = {
 }  # fmt: skip
 
 
+#: The same of tiles of one instruction.
+WHOLE_SLIPS = {
+    "units of another stage": ("b = b_ring.index(stage * UNITS)", "b = b_ring.index(stage)"),
+    "smaller boxes all go to one place": ("(LINES + i * REST) // PATTERN", "LINES // PATTERN"),
+    "smaller boxes are all the first one": ("n + LINES + i * REST, rank", "n + LINES, rank"),
+    "pieces are all the first one": ("piece_of(sums, i * STORE_N,", "piece_of(sums, 0,"),
+    "the rest is the first piece": ("piece_of(sums, PIECES * STORE_N,", "piece_of(sums, 0,"),
+    "the rest is stored in front": ("n = column + PIECES * STORE_N", "n = column"),
+    "lower rows are the upper ones": ("joined(sums, ACROSS + FIRST, COUNT)", "joined(sums, FIRST, COUNT)"),
+    "right and left are exchanged": ("gl.join(left, right)", "gl.join(right, left)"),
+    "sums of another tile go on": ("sums, step > 0, BLOCK_N", "sums, True, BLOCK_N"),
+    "sums are read in the making": ("sums = warpgroup_mma_wait(0, deps=sums)", "pass"),
+    "a piece too early": ("staging, i, STORE_BUFFERS", "staging, -1, STORE_BUFFERS"),
+    "each loads the upper half of B": ("n + first, k, first", "n, k, first"),
+}  # fmt: skip
+
+
 def fails(launches: list[Launch], source: str | None = None) -> bool:
     """Whether one of them does."""
     for seed, launch in enumerate(launches):
@@ -169,6 +204,13 @@ def test_a_slip_of_pairs_is_found(slip: str) -> None:
         for seed in range(120)
     ]  # fmt: skip
     assert fails(launches, source.replace(right, wrong))
+
+
+@pytest.mark.parametrize("slip", WHOLE_SLIPS)
+def test_a_slip_of_tiles_of_one_instruction_is_found(slip: str) -> None:
+    right, wrong = WHOLE_SLIPS[slip]
+    assert SOURCE.count(right) == 1
+    assert fails([drawn_whole(seed) for seed in range(120)], SOURCE.replace(right, wrong))
 
 
 def test_a_tile_beyond_the_edge_takes_the_same_steps() -> None:

@@ -225,8 +225,10 @@ SPECIALISED = st.sampled_from(SPECIALISED_CONFIGS + EARLY_SPECIALISED_CONFIGS).f
         lambda group, **kept: TunedPick(
             structure=Structure.CHAIN_SPECIALISED, config=replace(c, group_m=group, **kept)
         ),
-        st.integers(1, 64), dependent=st.booleans(), beside_n=st.sampled_from([0, 8 * c.cluster_m, c.block_n // 2]),
-        **({} if c.alone else {"store_n": st.sampled_from([16, 32, 64, 128]), "store_buffers": st.integers(1, 9)}),
+        st.integers(1, 64), dependent=st.booleans(),
+        **({} if c.whole else {"beside_n": st.sampled_from([0, 8 * c.cluster_m, c.block_n // 2])}),
+        **({} if c.alone else {"store_n": st.sampled_from([32] if c.whole else [16, 32, 64, 128])}),
+        **({} if c.alone else {"store_buffers": st.integers(1, 9)}),
     )
 )  # fmt: skip
 PICKS = st.one_of(st.sampled_from(every_pick()), SPECIALISED)

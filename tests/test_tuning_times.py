@@ -90,7 +90,7 @@ def test_every_field_of_a_specialised_config_is_in_a_line(one: TimedProduct) -> 
     told = [d["config"] for d in (*data["halves"], *data["hopeless"], *data["different"], *data["unusable"])]
     m = one.measured
     assert told == [asdict(p.config) for p in (*m.halves, *m.hopeless, *m.different, *m.unusable)]
-    assert all({"turns", "store_n", "store_buffers", "alone", "beside_n"} <= set(config) for config in told)
+    assert all({"turns", "store_n", "store_buffers", "alone", "beside_n", "whole"} <= set(config) for config in told)
 
 
 def timed() -> TimedProduct:
@@ -221,9 +221,14 @@ class NoCompiler:
 
     def __init__(self, capability: int) -> None:
         self.capability = capability
+        self.begun: set[Variant] = set()
 
     def __call__(self, variants: Iterable[Variant]) -> None:
+        assert set(variants) <= self.begun
+
+    def begin(self, variants: Iterable[Variant]) -> None:
         assert list(variants)
+        self.begun.update(variants)
 
     def __enter__(self) -> NoCompiler:
         return self
@@ -358,6 +363,29 @@ def test_specialised_chains_are_compiled_before_their_product_is_tried() -> None
     assert set(made.timed) == {*measured.halves, *measured.hopeless}
 
 
+def test_what_comes_next_is_begun_before_a_product_is_timed() -> None:
+    """Its own kernels first, then those of two more; nothing twice before the compiler is asked."""
+    from tests.test_plan import Counted, planner_of
+
+    said: list[tuple[str, frozenset[Variant]]] = []
+    timed = tune_shapes(
+        planner_of(Counted()), SHAPES, seconds=60, contest=Contest(rounds=2, most=2),
+        ahead=lambda variants: said.append(("wait", frozenset(variants))),
+        soon=lambda variants: said.append(("begin", frozenset(variants))),
+        trial=lambda at, seed: Rehearsal(at, lambda choice: choice.config.block_n == 64),  # type: ignore[arg-type, return-value]
+    )  # fmt: skip
+    waits = [place for place, (word, _) in enumerate(said) if word == "wait"]
+    assert len(waits) == len(timed.measured) >= 2
+    begun: set[Variant] = set()
+    for word, variants in said:
+        if word == "begin":
+            begun |= variants
+        else:
+            assert variants <= begun
+    # Where others follow, they are begun before the wait for the first.
+    assert waits[0] == min(3, len(waits))
+
+
 def test_what_compiles_ahead_compiles_specialised_chains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     from gemmdesc.kernels.compiling import compile_variant
@@ -371,8 +399,10 @@ def test_what_compiles_ahead_compiles_specialised_chains(tmp_path: Path, monkeyp
     assert pick_of(choice).structure is Structure.CHAIN_SPECIALISED
     variants = sorted(needed_variants(choice, at), key=str)
     with Ahead(90) as ahead:
+        ahead.begin(variants)
         ahead(variants)
         assert ahead.failures == []
+        assert ahead.compiled == set(variants)
     (made,) = tmp_path.glob("*/*.cubin")
     when = made.stat().st_mtime_ns
     # A process that launches it finds it on the disk.

@@ -114,7 +114,7 @@ def tune(
     with Progress() as progress, Ahead(int(planner.device.sm.removeprefix("sm_"))) as ahead:
         timed = tune_shapes(
             planner, asked, seconds=seconds, start=start, done=[t.shape for t in before], report=progress.report,
-            contest=contest, ahead=ahead, keep=keep,
+            contest=contest, ahead=ahead, soon=ahead.begin, keep=keep,
         )  # fmt: skip
     tuned = made(planner, timed.measured, earlier, before)
     _write(tuned, path)
@@ -177,7 +177,7 @@ def _shown(row: TunedRow) -> dict[str, Any]:
 
     config = row.pick.config
     tile = f"{config.block_m}x{config.columns}x{config.block_k} {config.num_warps}w {config.num_stages}s"
-    beside = [config.sharing] if isinstance(config, SpecialisedConfig) else []
+    beside = [config.sharing] + ["whole"] * config.whole if isinstance(config, SpecialisedConfig) else []
     beside += ["dependent"] if config.dependent else []
     return {
         "example": "x".join(map(str, row.example)), "for": "its sizes" if row.exact else "its class",

@@ -145,7 +145,7 @@ def choose_kernel(
     for tried in [(c,) for c in candidates] if config else _together(candidates):
         found = []
         for candidate in tried:
-            every = _single(candidate) if structure is Structure.CHAIN_SPECIALISED else ()
+            every = _compared(candidate) if structure is Structure.CHAIN_SPECIALISED else ()
             known = (config,) if config else configs or every or _unasked_configs(candidate, turned, slices, unasked)
             found += [(candidate, c) for c in known if _fits(c, candidate, turned, slices)]
         if found:
@@ -186,9 +186,9 @@ def configs_of(structure: Structure) -> tuple[KernelConfig, ...]:
             return ()
 
 
-def _single(structure: Structure) -> list[KernelConfig]:
-    """Its configs without clusters: those are asked for by themselves."""
-    return [c for c in configs_of(structure) if c.cluster == 1]
+def _compared(structure: Structure) -> list[KernelConfig]:
+    """Its configs that a card has compared: others, and those in clusters, are asked for by themselves."""
+    return [c for c in configs_of(structure) if compared(structure, c)]
 
 
 def _unasked_configs(

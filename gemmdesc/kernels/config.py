@@ -194,7 +194,7 @@ WIDE_CONFIGS = (
     _config(64, 32, 128, 4, 6, beside=16),
 )
 
-#: What no card has compared with the replay yet: it competes where configs are tried, and nothing picks it unasked.
+#: What competes where configs are tried, and nothing picks unasked: equal bytes on a card, and slower.
 UNCOMPARED_CONFIGS = WIDE_CONFIGS
 
 #: Outputs of a thread beyond which it has no registers left for more values of each beside its sums.

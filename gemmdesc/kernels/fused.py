@@ -36,7 +36,7 @@ FUSED_CONFIGS = (
 #: Of the specialised chain, those of which every part of a tile is as many columns as an aligned line has elements.
 SPECIALISED_ENDS = tuple(
     c for c in configs_of(Structure.CHAIN_SPECIALISED)
-    if isinstance(c, SpecialisedConfig) and (c.beside_n == 0 or c.beside_n >= LINE)
+    if isinstance(c, SpecialisedConfig) and c.block_n % LINE == c.beside_n % LINE == 0
 )  # fmt: skip
 #: Nanoseconds in which a program finishes a thousand outputs, about, by functions and by all else.
 _FUNCTION_NS, _OTHER_NS = 360.0, 160.0

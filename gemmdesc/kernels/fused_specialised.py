@@ -27,7 +27,7 @@ def fused_specialised_kernel(
     PROGRAM: gl.constexpr, COUNT: gl.constexpr, FORMATS: gl.constexpr, RESULT: gl.constexpr, TURNS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
-    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr,
+    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     """As ``chain_specialised_kernel`` with a program's arguments as fused kernels have them; stores by descriptor.
 
@@ -42,5 +42,5 @@ def fused_specialised_kernel(
             PROGRAM, COUNT, FORMATS, RESULT, ROUNDS_FIRST, FINISH_N, AHEAD,
         ),
         A_ROWS, B_ROWS, True, DEPENDENT, ROWS, False, TURNS, BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES,
-        STORE_N, STORE_BUFFERS, ALONE, CLUSTER_M, CLUSTER_N,
+        STORE_N, STORE_BUFFERS, ALONE, CLUSTER_M, CLUSTER_N, WHOLE,
     )  # fmt: skip

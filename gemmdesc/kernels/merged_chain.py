@@ -55,8 +55,8 @@ def merge_last(
         tl.store(counters_ptr + tile, 0)
         total = tl.full((BLOCK_M, BLOCK_N), start, dtype=tl.float32)
         if partial_code == 0 and merge_code == 0:
-            # Slices under way, in shared memory that the main loop has left: of loads into registers, ptxas puts the last
-            # ones behind the first additions, which wait, and most folds have two to four slices.
+            # Slices under way, in shared memory that the main loop has left: of loads into registers, ptxas puts the
+            # last ones behind the first additions, which wait, and most folds have two to four slices.
             SIZE: tl.constexpr = BLOCK_M * BLOCK_N
             AT_ONCE: tl.constexpr = 9 if SIZE <= 512 else 5 if SIZE <= 4096 else 3 if SIZE <= 8192 else 2
             for i in tl.range(0, slices, num_stages=AT_ONCE):

@@ -5,7 +5,8 @@
 One warp copies tiles of A and B into a ring of ``STAGES`` buffers, ahead of who multiplies and into the next tile while
 a tile is stored.  Of each stage, ``full`` says that its bytes have come and ``empty`` that nobody reads them any more.
 Two groups of four warps multiply: each has half of the rows of every tile, or, where they take turns, every other tile.
-A tile is BLOCK_N columns and, unless BESIDE_N is 0, as many more beside them, with buffers and sums of their own.
+A tile is BLOCK_N columns and, unless BESIDE_N is 0, as many more beside them, with buffers and sums of their own; or,
+if it is WHOLE, BLOCK_N columns that one instruction takes, any multiple of 8: see ``specialised_whole.py``.
 
 In a cluster of CLUSTER_M x CLUSTER_N programs, a pair, neighbouring tiles share what is the same for both: B where one
 is below the other, A where one is beside it.  Each program loads half of that, into the same place of both.  Both go
@@ -29,6 +30,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from gemmdesc.kernels.cluster import arrive_there, load_for_both, meet, publish_barriers
 from gemmdesc.kernels.specialised_finish import fetch_tile, finish_pieces
 from gemmdesc.kernels.specialised_store import store_elements, store_pieces
+from gemmdesc.kernels.specialised_whole import PATTERN, load_whole, multiply_whole, no_sums, store_whole
 from gemmdesc.kernels.tile import RUN_TIME, let_next_start, wait_for_previous
 
 # Triton 3.6 has another name for this than later ones.
@@ -97,6 +99,7 @@ def load_tiles(
     A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, DEPENDENT: gl.constexpr, PARTS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr,
+    WHOLE: gl.constexpr,
 ):  # fmt: skip
     """What the loading warp does: every step of every tile of the program, each into the next stage of the ring."""
     PAIR: gl.constexpr = CLUSTER_M * CLUSTER_N
@@ -128,7 +131,10 @@ def load_tiles(
                 for part in gl.static_range(PARTS):
                     rows = m + part * ROWS
                     load_box(a_desc, [rows, k] if A_ROWS else [k, rows], filled, a_ring.index(stage * PARTS + part))
-            load_columns(b_desc, k, n, rank, filled, b_ring.index(stage), B_ROWS, CLUSTER_M)
+            if WHOLE:
+                load_whole(b_desc, b_beside_desc, k, n, rank, filled, b_ring, stage, BLOCK_N, CLUSTER_M)
+            else:
+                load_columns(b_desc, k, n, rank, filled, b_ring.index(stage), B_ROWS, CLUSTER_M)
             if BESIDE_N > 0:
                 load_columns(b_beside_desc, k, n + BLOCK_N, rank, filled, beside_ring.index(stage), B_ROWS, CLUSTER_M)
             stage, parity = place_after(stage, parity, STAGES)
@@ -160,7 +166,7 @@ def multiply_tiles(
     OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, PARTS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
-    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr,
+    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     """What a group does that multiplies: its rows of every tile, or, if PARTS is 1, every other tile whole."""
     PAIR: gl.constexpr = CLUSTER_M * CLUSTER_N
@@ -172,13 +178,17 @@ def multiply_tiles(
     # Instructions that may be in flight while the stage before theirs is handed back: those of one step.
     FLYING: gl.constexpr = 2 if BESIDE_N > 0 else 1
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, BLOCK_N, 16])
+    UNITS: gl.constexpr = BLOCK_N // PATTERN if WHOLE else 1
     BESIDE_SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, max(BESIDE_N, 8), 16])
     if PAIR == 2:
         meet()
     if DEPENDENT:
         wait_for_previous()
     # Never added to: the first step of each tile begins new sums.
-    sums = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
+    if WHOLE:
+        sums = no_sums(ROWS, BLOCK_N)
+    else:
+        sums = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
     beside = gl.zeros([ROWS, max(BESIDE_N, 8)], gl.float32, BESIDE_SUMS)
     rank = gl.program_id(0) % PAIR
     work = tiles_of(M, N, BLOCK_M * CLUSTER_M, WIDTH * CLUSTER_N)
@@ -199,11 +209,16 @@ def multiply_tiles(
         for step in range(k_tiles):
             mbarrier.wait(full.index(stage), parity)
             a = a_ring.index(stage * PARTS + PART)
-            b = b_ring.index(stage)
-            a = a if A_ROWS else a.permute((1, 0))
-            b = b if B_ROWS else b.permute((1, 0))
-            sums = warpgroup_mma(a, b, sums, use_acc=step > 0, is_async=True)
-            if BESIDE_N > 0:
+            b = b_ring.index(stage * UNITS)
+            if WHOLE:
+                sums = multiply_whole(a, b, sums, step > 0, BLOCK_N, A_ROWS)
+            else:
+                a = a if A_ROWS else a.permute((1, 0))
+                b = b if B_ROWS else b.permute((1, 0))
+                sums = warpgroup_mma(a, b, sums, use_acc=step > 0, is_async=True)
+            if WHOLE:
+                sums = warpgroup_mma_wait(FLYING, deps=sums)
+            elif BESIDE_N > 0:
                 more = beside_ring.index(stage)
                 more = more if B_ROWS else more.permute((1, 0))
                 beside = warpgroup_mma(a, more, beside, use_acc=step > 0, is_async=True)
@@ -219,7 +234,9 @@ def multiply_tiles(
         # all of them if anything stood between the last one and the wait for it.
         if PARTS == 1 and STORE_BY_DESCRIPTOR:
             mbarrier.arrive(turns.index(1 - GROUP))
-        if BESIDE_N > 0:
+        if WHOLE:
+            sums = warpgroup_mma_wait(0, deps=sums)
+        elif BESIDE_N > 0:
             sums, beside = warpgroup_mma_wait(0, deps=[sums, beside])
         else:
             sums = warpgroup_mma_wait(0, deps=[sums])
@@ -238,7 +255,13 @@ def multiply_tiles(
         APART: gl.constexpr = BESIDE_N < STORE_N and not ALONE
         NUMBER: gl.constexpr = -1 if APART else BLOCK_N // STORE_N
         BUFFERS: gl.constexpr = 1 if APART else STORE_BUFFERS
-        if finishing is not None:
+        if WHOLE:
+            store_whole(
+                sums, out_desc, out_beside_desc, out_ptr, staging, staging_beside, rows, n, M, N, stride_om, stride_on,
+                finishing, STORE_BY_DESCRIPTOR, OUT_LAYOUT, WIDE_OFFSETS, BLOCK_N, STORE_N, STORE_BUFFERS, ALONE, PARTS,
+                PART,
+            )  # fmt: skip
+        elif finishing is not None:
             finish_pieces(sums, out_desc, rows, n, M, N, staging, 0, STORE_BUFFERS, OWN, PART, finishing)
             if BESIDE_N > 0:
                 finish_pieces(
@@ -269,7 +292,7 @@ def run_specialised(
     OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, TURNS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
-    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr,
+    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     """What a kernel of specialised warps does.  ``finishing``: what it does to a tile before that is stored, or None.
 
@@ -281,8 +304,13 @@ def run_specialised(
     PAIR: gl.constexpr = CLUSTER_M * CLUSTER_N
     dtype: gl.constexpr = a_desc.dtype
     a_ring = gl.allocate_shared_memory(dtype, [STAGES * PARTS] + a_desc.block_type.shape, a_desc.layout)
-    columns: gl.constexpr = [STAGES, b_desc.block_type.shape[0] * CLUSTER_M, b_desc.block_type.shape[1]]
-    b_ring = gl.allocate_shared_memory(dtype, columns, b_desc.layout)
+    NARROW: gl.constexpr = BLOCK_N % STORE_N if WHOLE else (BESIDE_N if BESIDE_N < STORE_N else 0)
+    if WHOLE:
+        units: gl.constexpr = [STAGES * (BLOCK_N // PATTERN), PATTERN, BLOCK_K]
+        b_ring = gl.allocate_shared_memory(dtype, units, b_desc.layout)
+    else:
+        columns: gl.constexpr = [STAGES, b_desc.block_type.shape[0] * CLUSTER_M, b_desc.block_type.shape[1]]
+        b_ring = gl.allocate_shared_memory(dtype, columns, b_desc.layout)
     beside_ring = b_ring
     if BESIDE_N > 0:
         more: gl.constexpr = [STAGES, b_beside_desc.block_type.shape[0] * CLUSTER_M, b_beside_desc.block_type.shape[1]]
@@ -295,7 +323,7 @@ def run_specialised(
         staging_1 = gl.allocate_shared_memory(out_desc.dtype, box, out_desc.layout)
     beside_0 = staging_0
     beside_1 = staging_1
-    if STORE_BY_DESCRIPTOR and not ALONE and BESIDE_N > 0 and BESIDE_N < STORE_N:
+    if STORE_BY_DESCRIPTOR and not ALONE and NARROW > 0:
         narrow: gl.constexpr = [1] + out_beside_desc.block_type.shape
         beside_0 = gl.allocate_shared_memory(out_desc.dtype, narrow, out_beside_desc.layout)
         beside_1 = gl.allocate_shared_memory(out_desc.dtype, narrow, out_beside_desc.layout)
@@ -317,19 +345,19 @@ def run_specialised(
                 out_ptr, M, N, k_tiles, stride_om, stride_on, finishing, 0,
                 A_ROWS, B_ROWS, STORE_BY_DESCRIPTOR, DEPENDENT, OUT_LAYOUT, WIDE_OFFSETS, PARTS,
                 BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE, CLUSTER_M,
-                CLUSTER_N,
+                CLUSTER_N, WHOLE,
             )),
             (multiply_tiles, (
                 a_ring, b_ring, beside_ring, full, empty, turns, out_desc, out_beside_desc, staging_1, beside_1,
                 out_ptr, M, N, k_tiles, stride_om, stride_on, finishing, 1,
                 A_ROWS, B_ROWS, STORE_BY_DESCRIPTOR, DEPENDENT, OUT_LAYOUT, WIDE_OFFSETS, PARTS,
                 BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE, CLUSTER_M,
-                CLUSTER_N,
+                CLUSTER_N, WHOLE,
             )),
             (load_tiles, (
                 a_desc, b_desc, b_beside_desc, a_ring, b_ring, beside_ring, full, empty, M, N, k_tiles,
                 A_ROWS, B_ROWS, DEPENDENT, PARTS, BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, CLUSTER_M,
-                CLUSTER_N,
+                CLUSTER_N, WHOLE,
             )),
         ] + ([(idle, ()), (idle, ())] if PAIR == 2 else []),
         [GROUP_WARPS, LOADING_WARPS] + ([1, 2] if PAIR == 2 else []),
@@ -345,7 +373,7 @@ def chain_specialised_kernel(
     OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, TURNS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
-    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr,
+    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     """Persistent, operands by tensor descriptor, which fills with zeros beyond the summed k.  ``k_tiles`` is positive.
 
@@ -354,5 +382,5 @@ def chain_specialised_kernel(
     run_specialised(
         a_desc, b_desc, b_beside_desc, out_desc, out_beside_desc, out_ptr, M, N, k_tiles, stride_om, stride_on, None,
         A_ROWS, B_ROWS, STORE_BY_DESCRIPTOR, DEPENDENT, OUT_LAYOUT, WIDE_OFFSETS, TURNS, BLOCK_M, BLOCK_N, BESIDE_N,
-        BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE, CLUSTER_M, CLUSTER_N,
+        BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE, CLUSTER_M, CLUSTER_N, WHOLE,
     )

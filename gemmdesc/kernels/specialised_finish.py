@@ -9,6 +9,7 @@ take whatever layout a tensor has.  Operands are read as the sums lie, two neigh
 from __future__ import annotations
 
 import triton.experimental.gluon.language as gl
+from triton import next_power_of_2
 from triton.experimental import gluon
 
 from gemmdesc.kernels.fused_fetch import fetch_lines
@@ -128,6 +129,9 @@ def fetch_part(
         LANES: gl.constexpr = [32, 1] if BY_ROWS else [1, 32]
         ACROSS: gl.constexpr = [WARPS, 1] if BY_ROWS else [1, WARPS]
         LINES: gl.constexpr = gl.BlockedLayout([1, 1], LANES, ACROSS, [1, 0])
-        m = row + gl.arange(0, max(1, ROWS // EACH_M), gl.SliceLayout(1, LINES)) * EACH_M
-        n = column + gl.arange(0, max(1, COLUMNS // EACH_N), gl.SliceLayout(0, LINES)) * EACH_N
+        # Of a width that is no power of two, some lines beyond it, too.
+        BELOW: gl.constexpr = max(1, ROWS // EACH_M)
+        BESIDE: gl.constexpr = next_power_of_2((COLUMNS + EACH_N - 1) // EACH_N)
+        m = row + gl.arange(0, BELOW, gl.SliceLayout(1, LINES)) * EACH_M
+        n = column + gl.arange(0, BESIDE, gl.SliceLayout(0, LINES)) * EACH_N
         fetch_lines(address, FORMAT, stride_m, stride_n, m, n, M, N)

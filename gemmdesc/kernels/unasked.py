@@ -16,7 +16,7 @@ from gemmdesc.kernels.structure import Structure
 def compared(structure: Structure, config: KernelConfig) -> bool:
     """Whether a card has compared the bytes of such a kernel with the replay's."""
     if structure is Structure.CHAIN_SPECIALISED:
-        return config.cluster == 1
+        return config.cluster == 1 and not (isinstance(config, SpecialisedConfig) and config.whole)
     return not structure.by_descriptor or _pipeline(config) not in _UNCOMPARED
 
 
@@ -32,7 +32,9 @@ def _pipeline(c: KernelConfig) -> tuple[int, ...]:
 
 def _twin(c: KernelConfig) -> tuple[int | str, ...]:
     """What a config is but for when it is launched."""
-    own = (c.sharing, c.store_n, c.store_buffers, c.cluster_m, c.cluster_n) if isinstance(c, SpecialisedConfig) else ()
+    if not isinstance(c, SpecialisedConfig):
+        return (*_pipeline(c), c.one_launch)
+    own = c.sharing, c.store_n, c.store_buffers, c.cluster_m, c.cluster_n, c.whole
     return (*_pipeline(c), c.one_launch, *own)
 
 
@@ -60,8 +62,8 @@ def pays_unasked(
     chains gained nothing.  Specialised: where a descriptor can store the output, and dependent always; by addresses
     its stores took a fifth of a product's time.  Dependent else: for whole chains of which each program has one, or
     which are shorter than the pipeline; a longer loop over tiles loses more by letting the next kernel start than that
-    gains by it.  Tiles of two widths and clusters, which were
-    slower or won too rarely to tell where, are never picked.
+    gains by it.  Tiles of two widths and clusters, which were slower or won too rarely to tell where, are never picked,
+    nor what no card has compared.
     """
     if not compared(structure, config) or (structure.by_descriptor and config.thin and not structure.merged):
         return False

@@ -10,7 +10,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.kernels.choose import KernelChoice, configs_of
 from gemmdesc.kernels.meta import Layout
 from gemmdesc.kernels.slices import OPERAND_DTYPES, output_dtypes
-from gemmdesc.kernels.specialised import LEAST_BY_ROWS, SpecialisedConfig
+from gemmdesc.kernels.specialised import SpecialisedConfig
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variant import Constant, Variant
 
@@ -48,7 +48,7 @@ def tile_constants(config: SpecialisedConfig, stored: DType) -> dict[str, Consta
         "TURNS": config.turns, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BESIDE_N": config.beside_n,
         "BLOCK_K": config.block_k, "GROUP_M": config.group_m, "STAGES": config.num_stages,
         "STORE_N": config.piece(stored.itemsize), "STORE_BUFFERS": config.store_buffers, "ALONE": config.alone,
-        "CLUSTER_M": config.cluster_m, "CLUSTER_N": config.cluster_n,
+        "CLUSTER_M": config.cluster_m, "CLUSTER_N": config.cluster_n, "WHOLE": config.whole,
     }  # fmt: skip
 
 
@@ -65,14 +65,26 @@ def boxes_of(constants: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
         "a_desc": (rows, k) if constants["A_ROWS"] else (k, rows),
         "b_desc": (k // half, n) if constants["B_ROWS"] else (n // half, k),
     }
+    if constants["WHOLE"]:
+        boxes |= {name: (lines // half, k) for name, lines in _boxes_of_b(n).items()}
     if beside:
         boxes["b_beside_desc"] = (k // half, beside) if constants["B_ROWS"] else (beside // half, k)
     if constants.get("STORE_BY_DESCRIPTOR", True):
         piece = constants["STORE_N"]
         boxes["out_desc"] = (rows, piece)
-        if beside:
-            boxes["out_beside_desc"] = (rows, min(piece, beside))
+        if beside or (constants["WHOLE"] and n % piece):
+            boxes["out_beside_desc"] = (rows, n % piece if constants["WHOLE"] else min(piece, beside))
     return boxes
+
+
+def _boxes_of_b(width: int) -> dict[str, int]:
+    """Columns of the boxes that B is loaded in where one instruction takes them: as large a one as can be, and others.
+
+    Boxes of Triton's are powers of two.
+    """
+    first = 1 << width.bit_length() - 1
+    rest = width - first
+    return {"b_desc": first} | ({"b_beside_desc": rest & -rest} if rest else {})
 
 
 def enumerate_specialised_variants(shared_bytes: int) -> Iterator[Variant]:
@@ -82,6 +94,6 @@ def enumerate_specialised_variants(shared_bytes: int) -> Iterator[Variant]:
     for config, loaded in product(configs_of(structure), OPERAND_DTYPES):
         assert isinstance(config, SpecialisedConfig)
         for stored, a, b, store in product(output_dtypes(loaded), _UNIT, _UNIT, stores):
-            narrow = 0 < config.beside_n < LEAST_BY_ROWS and b is Layout.ROWS
-            if not narrow and config.shared_bytes(loaded.itemsize, stored.itemsize) <= shared_bytes:
+            held = config.shared_bytes(loaded.itemsize, stored.itemsize)
+            if held <= shared_bytes and not (config.wants_columns and b is Layout.ROWS):
                 yield _variant(config, loaded, stored, (a, b), store)

@@ -70,18 +70,30 @@ def check_plain(name: str, tensor: torch.Tensor, *, axes: int = 2) -> None:
 def check_no_grad(name: str, tensor: torch.Tensor) -> None:
     """Raise InvalidInputError where the result would silently miss from the autograd graph, or lack its tangent."""
     import torch
-    from torch.autograd import forward_ad
 
     if tensor.requires_grad and torch.is_grad_enabled():
         raise InvalidInputError(
             f"{name} must not require grad, as only the forward product is computed and the graph would be cut; use "
             f"torch.no_grad() or {name}.detach() (got requires_grad=True)"
         )
-    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+    if has_tangent(tensor):
         raise InvalidInputError(
             f"{name} must have no tangent, as only the forward product is computed and the derivative would be lost; "
             f"use forward_ad.unpack_dual({name}).primal (got a dual number)"
         )
+
+
+def has_tangent(tensor: torch.Tensor) -> bool:
+    """Whether torch's operators would carry a forward derivative of ``tensor`` on."""
+    from torch.autograd import forward_ad
+
+    if forward_ad._current_level < 0:
+        return False
+    try:
+        return forward_ad.unpack_dual(tensor).tangent is not None
+    except RuntimeError:
+        # Below autograd and in inference mode nothing can be asked, and no operator gives a tangent.
+        return False
 
 
 def check_on_gpu(name: str, tensor: torch.Tensor) -> None:

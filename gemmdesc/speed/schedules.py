@@ -99,6 +99,7 @@ def in_a_word(kernel: Choice) -> str:
     c = kernel.config
     tile = f"{c.block_m}x{c.columns}x{c.block_k}, {c.num_warps} warps, {c.num_stages} stages"
     packed, dependent = " packed" if kernel.packing else "", ", dependent" if c.dependent else ""
-    shared = f", {c.sharing}" if isinstance(c, SpecialisedConfig) else ""
+    whole = " whole" if isinstance(c, SpecialisedConfig) and c.whole else ""
+    shared = f", {c.sharing}{whole}" if isinstance(c, SpecialisedConfig) else ""
     clustered = f", cluster {c.cluster_m}x{c.cluster_n}" if isinstance(c, SpecialisedConfig) and c.cluster > 1 else ""
     return f"{kernel.structure.value}{packed} {tile}{shared}{clustered}{dependent}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import cpu_count, get_context
 
 from gemmdesc.kernels.variant import Variant
@@ -21,27 +21,35 @@ class Ahead:
     def __init__(self, capability: int) -> None:
         self._capability = capability
         self._pool: ProcessPoolExecutor | None = None
+        self._begun: dict[Variant, Future[str]] = {}
         self.compiled: set[Variant] = set()
         self.failures: list[str] = []
 
+    def begin(self, variants: Iterable[Variant]) -> None:
+        """Have those of ``variants`` compiled that were not met before, behind what was begun; returns at once."""
+        for variant in dict.fromkeys(variants):
+            if variant not in self.compiled and variant not in self._begun:
+                if self._pool is None:
+                    # Forked processes must not use CUDA, which Triton asks about itself.
+                    self._pool = ProcessPoolExecutor(min(_MOST_WORKERS, cpu_count()), mp_context=get_context("spawn"))
+                self._begun[variant] = self._pool.submit(_quietly, variant, self._capability)
+
     def __call__(self, variants: Iterable[Variant]) -> None:
         """Compile those of ``variants`` that were not met before; returns when all are there."""
-        new = [v for v in dict.fromkeys(variants) if v not in self.compiled]
-        if not new:
-            return
-        if self._pool is None:
-            # Forked processes must not use CUDA, which Triton asks about itself.
-            self._pool = ProcessPoolExecutor(min(_MOST_WORKERS, cpu_count()), mp_context=get_context("spawn"))
-        for variant, error in zip(new, self._pool.map(_quietly, new, [self._capability] * len(new)), strict=True):
+        wanted = [v for v in dict.fromkeys(variants) if v not in self.compiled]
+        self.begin(wanted)
+        for variant in wanted:
+            error = self._begun.pop(variant).result()
             self.compiled.add(variant)
             if error:
                 self.failures.append(f"{variant}: {error}")
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes; what was begun and nobody waited for is given up."""
         if self._pool is not None:
-            self._pool.shutdown()
+            self._pool.shutdown(cancel_futures=True)
             self._pool = None
+            self._begun.clear()
 
     def __enter__(self) -> Ahead:
         return self

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from gemmdesc.plan import Plan, Planner
 
 
+#: Products whose kernels are compiled while one is timed.
+_NEXT = 2
+
+
 @dataclass(frozen=True, kw_only=True)
 class Contest:
     """How configs compete for a product.
@@ -94,6 +98,7 @@ def tune_shapes(
     seed: int = 0,
     report: Callable[[str, int, int | None], None] = lambda phase, done, total: None,
     ahead: Callable[[Iterable[Variant]], None] = lambda variants: None,
+    soon: Callable[[Iterable[Variant]], None] = lambda variants: None,
     keep: Callable[[Timed], None] = lambda timed: None,
     trial: Callable[[KernelMeta, int], CardTrial] | None = None,
 ) -> Timed:
@@ -101,7 +106,8 @@ def tune_shapes(
 
     They come in the order of :func:`by_gain`, whatever tables hold, so that ``start`` goes on behind what was timed;
     of the rest those in ``done`` are left out.  A product that is listed under several labels is timed once.
-    ``ahead``: compiles the kernels of a product before its trials, such as :class:`gemmdesc.tuning.ahead.Ahead`.
+    ``ahead``: compiles the kernels of a product before its trials, such as :class:`gemmdesc.tuning.ahead.Ahead`;
+    ``soon``: begins to compile those of the products that come next, meanwhile.
     ``keep``: told of all so far after each product.  ``trial``: makes a trial of a product and a seed.
     A product of several orders declines, as do an ``out_dtype`` that ``torch.mm`` does not take, and those that
     :func:`gemmdesc.tuning.search.measure` declines.
@@ -123,9 +129,12 @@ def tune_shapes(
     timed_before = {unlabelled(shape) for shape in done}
     ordered = [pair for pair in by_gain(found)[start:] if unlabelled(pair[0]) not in timed_before]
     outcomes: list[tuple[Shape, Measured | Declined]] = []
-    for shape, candidate in ordered:
+    for place, (shape, candidate) in enumerate(ordered):
         if outcomes and monotonic() - began > seconds:
             break
+        for _, near in ordered[place : place + 1 + _NEXT]:
+            if isinstance(near, Candidate):
+                soon(_variants(near))
         tuned = candidate if isinstance(candidate, Declined) else _tune(candidate, seed, contest, ahead, planner, trial)
         outcomes.append((shape, tuned))
         keep(Timed(outcomes=tuple(outcomes), left=len(ordered) - len(outcomes)))
@@ -203,11 +212,10 @@ def _tune(
     candidate: Candidate, seed: int, contest: Contest, ahead: Callable[[Iterable[Variant]], None], planner: Planner,
     trial: Callable[[KernelMeta, int], CardTrial] | None,
 ) -> Measured | Declined:  # fmt: skip
-    from gemmdesc.plan import needed_variants
     from gemmdesc.plan.cards import card_arithmetic
 
     meta, random = candidate.meta, Random(seed)
-    ahead(v for choice in candidate.choices for v in sorted(needed_variants(choice, meta), key=str))
+    ahead(_variants(candidate))
     made = (trial or _on_card)(meta, random.randrange(1 << 30))
     try:
         card = card_arithmetic(planner.device.sm)
@@ -217,6 +225,13 @@ def _tune(
         )  # fmt: skip
     finally:
         made.close()
+
+
+def _variants(candidate: Candidate) -> list[Variant]:
+    """Every kernel that its trials launch."""
+    from gemmdesc.plan import needed_variants
+
+    return [v for choice in candidate.choices for v in sorted(needed_variants(choice, candidate.meta), key=str)]
 
 
 def _on_card(meta: KernelMeta, seed: int) -> CardTrial:
