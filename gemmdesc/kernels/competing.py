@@ -10,6 +10,7 @@ from gemmdesc.kernels.card import CardArithmetic
 from gemmdesc.kernels.choose import KernelChoice, chain_key, choose_kernel, configs_of, read_span
 from gemmdesc.kernels.estimate import H200, estimated_us, least_us
 from gemmdesc.kernels.fma import FMA_CONFIGS, FmaChoice, choose_fma
+from gemmdesc.kernels.fused import FUSED_CONFIGS, SPECIALISED_ENDS, FusedChoice, choose_fused, predicted_end_us
 from gemmdesc.kernels.kmajor import KMajorChoice, choose_kmajor
 from gemmdesc.kernels.kmajor_blocks import TILES
 from gemmdesc.kernels.meta import KernelMeta
@@ -43,6 +44,28 @@ def competing(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> tuple[T
     for choice in _others(desc, meta, card, first):
         found.setdefault(pick_of(choice), choice)
     return tuple(found.values())
+
+
+def competing_fused(desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic) -> tuple[FusedChoice, ...] | Declined:
+    """The model's choice for ``desc`` with what follows its product, and every other chain that can end so.
+
+    All give the same bytes.  Those of the specialised chain come first after the model's, shortest estimates first.
+    Declines as :func:`gemmdesc.kernels.fused.choose_fused` does, and where the product's kernel cannot end with the
+    rest.
+    """
+    first = choose_whole(desc, meta, card, fused=True)
+    if isinstance(first, Declined):
+        return first
+    if not isinstance(first, FusedChoice) or not first.in_chain:
+        return declined("only chains that end with what follows them have configs to tune")
+    found = []
+    for structure, configs in ((Structure.CHAIN_SPECIALISED, SPECIALISED_ENDS), (Structure.CHAIN_TMA, FUSED_CONFIGS)):
+        choices = [
+            choose_fused(desc, meta, card, choose_whole, structure=structure, config=config) for config in configs
+        ]
+        known = [c for c in choices if isinstance(c, FusedChoice) and c != first]
+        found += sorted(known, key=lambda c: predicted_end_us(c.product, meta, desc.epilogue))
+    return (first, *found)
 
 
 def _others(

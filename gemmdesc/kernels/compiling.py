@@ -16,6 +16,7 @@ from gemmdesc.kernels.finish import finish_kernel
 from gemmdesc.kernels.fma_chain import fma_chain_kernel
 from gemmdesc.kernels.folded_chain import folded_chain_kernel
 from gemmdesc.kernels.fused_chain import fused_after_kernel, fused_pointer_kernel, fused_tma_kernel
+from gemmdesc.kernels.fused_specialised import fused_specialised_kernel
 from gemmdesc.kernels.gluon_host import descriptor_type, source_of
 from gemmdesc.kernels.grouped_chain import grouped_chain_kernel
 from gemmdesc.kernels.kmajor_chain import kmajor_chain_kernel, kmajor_pack_kernel, scaled_merge_kernel
@@ -25,7 +26,6 @@ from gemmdesc.kernels.merged_chain import merged_grouped_kernel, merged_pointer_
 from gemmdesc.kernels.repack import repack_kernel
 from gemmdesc.kernels.scalar_nest import fold_level_kernel, scalar_leaves_kernel
 from gemmdesc.kernels.specialised_chain import chain_specialised_kernel
-from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variants import Variant
 from gemmdesc.kernels.variants_fused import BYTES
 from gemmdesc.kernels.variants_specialised import boxes_of
@@ -55,8 +55,11 @@ KERNELS: Mapping[str, Any] = {
     "fused_tma": fused_tma_kernel,
     "fused_pointer": fused_pointer_kernel,
     "fused_after": fused_after_kernel,
+    "fused_specialised": fused_specialised_kernel,
     "chain_specialised": chain_specialised_kernel,
 }
+#: Of these, those in Gluon, whose descriptors name their layouts.
+SPECIALISED_KERNELS = ("chain_specialised", "fused_specialised")
 #: Pointers to buffers of our own, whose alignment the compiler may rely on.
 ALIGNED = ("packed_ptr", "a_packed_ptr", "b_packed_ptr", "scratch_ptr")
 #: What lies behind pointers that are neither operands nor outputs.
@@ -125,7 +128,7 @@ def compile_variant(variant: Variant, *, capability: int) -> Any:
 
 def _descriptors(variant: Variant, constants: Mapping[str, Any]) -> dict[str, str]:
     """The signature of every tensor descriptor that the variant's kernel takes."""
-    if variant.kernel == Structure.CHAIN_SPECIALISED.value:
+    if variant.kernel in SPECIALISED_KERNELS:
         return {
             name: _specialised(variant.stored if name.startswith("out") else variant.loaded, box)
             for name, box in boxes_of(constants).items()

@@ -125,12 +125,13 @@ def turns_of(structure: Structure, config: KernelConfig, meta: KernelMeta, slice
 
 def estimated_us(
     structure: Structure, config: KernelConfig, meta: KernelMeta, slices: Slices, span: int,
-    costs: Costs | None = None,
+    costs: Costs | None = None, *, finishing_ns: float = 0.0,
 ) -> float:  # fmt: skip
     """Microseconds of a kernel that reads by descriptor, and of the fold of its slices, copies left out.
 
     ``meta`` is of the product as the kernel computes it, ``span`` of a slice's lanes as the kernel reads them.
-    ``costs``: by default those of :func:`costs_of`.
+    ``costs``: by default those of :func:`costs_of`.  ``finishing_ns``: what a thousand outputs of a tile take beside
+    their store, where the kernel does to them what follows the product.
     """
     costs = costs or costs_of(structure, meta, slices)
     turns = turns_of(structure, config, meta, slices, span)
@@ -139,16 +140,20 @@ def estimated_us(
     together = sum([math.pow(bound / largest, costs.sharpness) for bound in bounds])
     time = largest * math.pow(together, 1 / costs.sharpness)
     time += costs.start_us + costs.fill_us * min(turns.steps, _FILLING) / _FILLING
-    time += _ends(config, turns, costs)
+    time += _ends(config, turns, costs, finishing_ns)
+    if finishing_ns and isinstance(config, SpecialisedConfig) and config.turns:
+        # A group has as long as the other one multiplies; what takes longer shows at every tile but the last.
+        late = config.block_m * config.columns * finishing_ns * 1e-6 - bounds[0] / turns.share
+        time += max(0.0, late) * (turns.share - 1)
     if config.dependent:
         time -= costs.early_us
     time += _between(structure, config, slices, turns, costs) / max(1, turns.programs // meta.sm_count)
     return time + _fold(structure, config, meta, slices, costs)
 
 
-def _ends(config: KernelConfig, turns: Turns, costs: Costs) -> float:
+def _ends(config: KernelConfig, turns: Turns, costs: Costs, finishing_ns: float) -> float:
     """Microseconds of the ends of tiles that no product hides: of groups that take turns, the last one's."""
-    outputs_us = config.block_m * config.columns * costs.store_ns * 1e-6
+    outputs_us = config.block_m * config.columns * (costs.store_ns + finishing_ns) * 1e-6
     if isinstance(config, SpecialisedConfig) and config.turns:
         return costs.tile_us + outputs_us
     return turns.each * costs.tile_us + turns.share * outputs_us

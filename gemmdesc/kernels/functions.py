@@ -48,9 +48,16 @@ def fma_down(x, y, z):
 
 
 @triton.jit
+def spread(like, value, DTYPE: tl.constexpr):
+    """One number in DTYPE as a tensor shaped as ``like``, and in its layout where tensors have one."""
+    _, found = tl.broadcast(like, tl.cast(value, DTYPE))
+    return found
+
+
+@triton.jit
 def filled(like, value):
-    """``value`` in float32, as a tensor shaped as ``like``."""
-    return tl.full(like.shape, value, dtype=tl.float32)
+    """:func:`spread` in float32."""
+    return spread(like, value, tl.float32)
 
 
 @triton.jit

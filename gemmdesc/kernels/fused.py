@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -10,17 +11,20 @@ from gemmdesc.descriptor import AddBias, AddC, CastTo, EpilogueStep, GEMMDesc, R
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.card import CardArithmetic
-from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, choose_kernel, read_span
+from gemmdesc.kernels.choose import MAX_NARROW_OFFSET, KernelChoice, choose_kernel, configs_of, read_span
 from gemmdesc.kernels.config import PIPELINED_CONFIGS, SHORT_CONFIGS, SHORT_TILE, TMA_CONFIGS, KernelConfig
-from gemmdesc.kernels.estimate import turns_of
+from gemmdesc.kernels.estimate import estimated_us, turns_of
 from gemmdesc.kernels.instructions import OPERAND_KINDS, Instructions, assembled
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.slices import OPERAND_DTYPES, declined
+from gemmdesc.kernels.specialised import SpecialisedConfig
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.tuned import UNTUNED, TunedTable
-from gemmdesc.kernels.unasked import pays_unasked
+from gemmdesc.kernels.unasked import ends_compared, pays_unasked
 from gemmdesc.pointwise import FunctionStep, PointwiseStep
 
+#: Elements that an aligned output's lines are a multiple of.
+LINE = 16
 #: Triton has no code for storing rows of 8 so; of the others, those that a card has compared with such ends.
 SINGLE_CONFIGS = tuple(c for c in TMA_CONFIGS if c.block_n >= 16 and c not in (*PIPELINED_CONFIGS, *SHORT_CONFIGS))
 #: Two programs share a multiprocessor: one multiplies while the other finishes a tile by functions.
@@ -29,14 +33,20 @@ FUSED_CONFIGS = (
     *SINGLE_CONFIGS, PAIRED,
     *(replace(c, dependent=True) for c in SINGLE_CONFIGS if c.block_m * c.block_n <= SHORT_TILE),
 )  # fmt: skip
+#: Of the specialised chain, those of which every part of a tile is as many columns as an aligned line has elements.
+SPECIALISED_ENDS = tuple(
+    c for c in configs_of(Structure.CHAIN_SPECIALISED)
+    if isinstance(c, SpecialisedConfig) and c.block_n % LINE == c.beside_n % LINE == 0
+)  # fmt: skip
+#: Nanoseconds in which a program finishes a thousand outputs, about, by functions and by all else.
+_FUNCTION_NS, _OTHER_NS = 360.0, 160.0
 #: The largest stride of an operand or an output, so that offsets inside a tile have 32 bits.
 MOST_STRIDE = MAX_NARROW_OFFSET // 256
 FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 #: Steps of a product's own that a chain's kernel does before the product is rounded.
 _IN_CHAIN = (Scale, AddBias, Relu)
-#: What torch's allocator aligns scratch to, in bytes, and elements that an aligned output's lines are a multiple of.
+#: What torch's allocator aligns scratch to, in bytes.
 _SCRATCH_ALIGNMENT = 256
-LINE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +102,13 @@ def _parts(desc: GEMMDesc) -> _Parts:
 def choose_fused(
     desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic,
     choose_product: Callable[[GEMMDesc, KernelMeta, CardArithmetic], Any], *, tuned: TunedTable = UNTUNED,
+    structure: Structure | None = None, config: KernelConfig | None = None,
 ) -> FusedChoice | Declined:  # fmt: skip
     """The kernels that compute ``desc`` with what follows its product, bit for bit.
 
-    ``choose_product``: chooses for the product alone, where its own kernel cannot end with the rest.
+    ``choose_product``: chooses for the product alone, where its own kernel cannot end with the rest.  ``structure``:
+    asks for a chain whose kernel ends with the rest, one of ``chain_tma`` and ``chain_specialised``, and ``config`` for
+    its config; declines (``kernel``) where there is none.
     """
     if meta.out.dtype is not desc.output_dtype:
         return declined(f"out must have the descriptor's type {desc.output_dtype.value} (got {meta.out.dtype.value})")
@@ -112,7 +125,12 @@ def choose_fused(
     ):  # fmt: skip
         after = after[:-1]
     canonical = not desc.keeps_nan_patterns
-    chain = _chain(desc, parts, meta, card, tuned)
+    chain = _chain(desc, parts, meta, card, tuned) if structure is None else None
+    if structure is not None or (chain is not None and ends_compared(Structure.CHAIN_SPECIALISED)):
+        asked = asked_chain(desc, meta, card, structure or Structure.CHAIN_SPECIALISED, config)
+        if structure is not None and asked is None:
+            return declined(f"no kernel of the structure and config asked for ends so (got {structure}, {config})")
+        chain = min(filter(None, (chain, asked)), key=lambda c: predicted_end_us(c, meta, desc.epilogue))
     if chain is not None:
         steps = (*parts.before, CastTo(dtype=parts.product_dtype), *after)
         program = assembled(_told(steps, desc.output_dtype), overflows=desc.overflows, canonical=canonical)
@@ -152,13 +170,54 @@ def _choice(
     product: Any, in_chain: bool, program: Instructions, parts: _Parts, desc: GEMMDesc, meta: KernelMeta, layout: Layout
 ) -> FusedChoice:
     out, m, n = meta.out, meta.m, meta.n
-    stores = in_chain and product.structure is Structure.CHAIN_TMA and layout is Layout.ROWS
+    by_descriptor = Structure.CHAIN_TMA, Structure.CHAIN_SPECIALISED
+    stores = in_chain and product.structure in by_descriptor and layout is Layout.ROWS
     line = {Layout.ROWS: out.row_stride | n, Layout.COLUMNS: out.column_stride | m, Layout.ANY: 1}[layout]
     return FusedChoice(
         product=product, in_chain=in_chain, program=program, product_dtype=parts.product_dtype,
         output_dtype=desc.output_dtype, out_layout=layout,
         aligned=out.alignment % TMA_ALIGNMENT == 0 and line % LINE == 0,
         store_by_descriptor=stores and desc.output_dtype not in FLOAT8 and out.stored_by_descriptor(m, n),
+    )  # fmt: skip
+
+
+def asked_chain(
+    desc: GEMMDesc, meta: KernelMeta, card: CardArithmetic, structure: Structure, config: KernelConfig | None
+) -> KernelChoice | None:
+    """The chain of ``structure`` whose kernel ends with all that follows, with ``config`` or that of least estimate."""
+    parts = _parts(desc)
+    specialised = structure is Structure.CHAIN_SPECIALISED
+    if not all(isinstance(s, _IN_CHAIN) for s in parts.before):
+        return None
+    if specialised:
+        # What is stored is 16 bits, by descriptor.
+        if desc.output_dtype is not desc.a_dtype:
+            return None
+        known: tuple[KernelConfig, ...] = tuple(c for c in SPECIALISED_ENDS if c.cluster == 1)
+    else:
+        known = SINGLE_CONFIGS
+    if config is not None:
+        known = tuple(c for c in (*SPECIALISED_ENDS, *FUSED_CONFIGS) if c == config)
+    held = desc.output_dtype if specialised or parts.before else parts.product_dtype
+    alone = replace(desc, epilogue=(), output_dtype=held)
+    stored = replace(meta, out=replace(meta.out, dtype=held))
+    found = []
+    for one in known:
+        chain = choose_kernel(alone, stored, card, config=one, structure=structure)
+        if isinstance(chain, KernelChoice) and not chain.merges and chain.slices.count == 1:
+            found += [chain] if chain.store_by_descriptor or not specialised else []
+    return min(found, key=lambda c: predicted_end_us(c, meta, desc.epilogue), default=None)
+
+
+def predicted_end_us(chain: KernelChoice, meta: KernelMeta, epilogue: tuple[EpilogueStep, ...]) -> float:
+    """Estimated microseconds of ``chain`` whose kernel ends with ``epilogue``; infinite where it reads by pointers."""
+    if not chain.structure.by_descriptor:
+        return math.inf
+    turned = meta.swapped if chain.swapped else meta
+    functions = any(isinstance(s, get_args(FunctionStep)) for s in epilogue)
+    return estimated_us(
+        chain.structure, chain.config, turned, chain.slices, read_span(chain.slices, turned),
+        finishing_ns=_FUNCTION_NS if functions else _OTHER_NS,
     )  # fmt: skip
 
 

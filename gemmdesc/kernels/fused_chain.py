@@ -9,9 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from gemmdesc.kernels.fused_fetch import fetch_operands
 from gemmdesc.kernels.fused_steps import (
     PROGRAM_ARGUMENTS,
-    fetch_operands,
     finish_tile,
     inside_tile,
     loaded,

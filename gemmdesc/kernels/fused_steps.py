@@ -11,7 +11,17 @@ import triton
 import triton.language as tl
 
 from gemmdesc.kernels.finish import relu, round_by
-from gemmdesc.kernels.functions import gelu, gelu_tanh, sigmoid, sigmoid_between, silu, silu_between, tanh
+from gemmdesc.kernels.functions import (
+    filled,
+    gelu,
+    gelu_tanh,
+    sigmoid,
+    sigmoid_between,
+    silu,
+    silu_between,
+    spread,
+    tanh,
+)
 from gemmdesc.kernels.tile import COLUMNS, ROWS
 
 # The codes of gemmdesc.kernels.instructions, which a test compares.
@@ -228,41 +238,6 @@ def operands_over(
     )  # fmt: skip
 
 
-@triton.jit
-def fetch_operand(
-    address, FORMAT: tl.constexpr, stride_m, stride_n, tile_m, tile_n, M, N, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """Ask for the part of a matrix that lies over a tile to be in the second-level cache, if it is stored by lines."""
-    FORM: tl.constexpr = FORMAT >> 2
-    if FORM == WHOLE_ROWS or FORM == WHOLE_COLUMNS:  # noqa: SIM109  Triton knows no `in` here
-        SIZE: tl.constexpr = 2 if FORMAT & 3 >= FLOAT16 else 4
-        # Elements of a line of 128 bytes.
-        EACH: tl.constexpr = 128 // SIZE
-        EACH_M: tl.constexpr = 1 if FORM == WHOLE_ROWS else EACH
-        EACH_N: tl.constexpr = EACH if FORM == WHOLE_ROWS else 1
-        m = tile_m * BLOCK_M + tl.arange(0, max(1, BLOCK_M // EACH_M)) * EACH_M
-        n = tile_n * BLOCK_N + tl.arange(0, max(1, BLOCK_N // EACH_N)) * EACH_N
-        # Beyond its ends there may be no memory.
-        m, n = tl.minimum(m, M - 1).to(tl.int64) * stride_m, tl.minimum(n, N - 1).to(tl.int64) * stride_n
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [address + (m[:, None] + n[None, :]) * SIZE],
-            dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
-
-
-@triton.jit
-def fetch_operands(
-    FORMATS: tl.constexpr, addresses, strides_m, strides_n, tile_m, tile_n, M, N, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """:func:`fetch_operand` of each of six operands."""
-    for i in tl.static_range(6):
-        fetch_operand(
-            addresses[i], (FORMATS >> (8 * i)) & 255, strides_m[i], strides_n[i], tile_m, tile_n, M, N, BLOCK_M, BLOCK_N
-        )  # fmt: skip
-
-
 #: Whether 16-bit values take quotients by rcp.approx.  That all 65,536 come out alike rests on what exp(-x) is next to
 #: 0, which only a card says: tests/test_fused_gpu.py compares them all.
 QUOTIENTS = tl.constexpr(True)
@@ -279,7 +254,7 @@ def instructed(value, CODE: tl.constexpr, HELD: tl.constexpr, FORMATS: tl.conste
     if OPERATION >= ADD and OPERATION <= AT_MOST:
         FORMAT: tl.constexpr = (FORMATS >> (8 * SLOT)) & 255
         if FORMAT == NUMBER:
-            value = with_operand(value, OPERATION, tl.full(value.shape, operands[SLOT], tl.float32))
+            value = with_operand(value, OPERATION, filled(value, operands[SLOT]))
         else:
             value = with_operand(value, OPERATION, tl.broadcast_to(operands[SLOT].to(tl.float32), value.shape))
     else:
@@ -315,7 +290,7 @@ def float8_bits(value, NARROW: tl.constexpr, OVERFLOWS: tl.constexpr):
     LARGEST: tl.constexpr = 0x7E if NARROW else 0x7B
     # An addition to a value whose last place is the subnormals' own rounds those.
     ANCHOR: tl.constexpr = 0x46800000 if NARROW else 0x43000000
-    anchor = tl.full(value.shape, ANCHOR, dtype=tl.int32).to(tl.float32, bitcast=True)
+    anchor = spread(value, ANCHOR, tl.int32).to(tl.float32, bitcast=True)
     small = (tl.abs(value) + anchor).to(tl.int32, bitcast=True) - ANCHOR
     normal = ((size + ((1 << (SHIFT - 1)) - 1) + ((size >> SHIFT) & 1)) >> SHIFT) - REBIAS
     found = tl.where(size < LEAST, small, normal)
@@ -331,7 +306,7 @@ def rounded_tile(value, STORED: tl.constexpr, RESULT: tl.constexpr):
     if STORED == tl.int8:  # noqa: SIM300  a constexpr argument is no constant
         return float8_bits(value, (RESULT >> 2) & 1, (RESULT >> 1) & 1)
     elif STORED == tl.float32 and RESULT & 1:  # noqa: SIM300
-        nan = tl.full(value.shape, 0x7FFFFFFF, dtype=tl.int32).to(tl.float32, bitcast=True)
+        nan = spread(value, 0x7FFFFFFF, tl.int32).to(tl.float32, bitcast=True)
         return tl.where(value != value, nan, value)
     else:
         return value.to(STORED)

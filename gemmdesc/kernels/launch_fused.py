@@ -14,6 +14,7 @@ from gemmdesc.kernels.choose import KernelChoice
 from gemmdesc.kernels.fused import MOST_STRIDE, FusedChoice
 from gemmdesc.kernels.instructions import ALPHA, BIAS, MOST_OPERANDS, OPERAND_KINDS, Instructions
 from gemmdesc.kernels.launch import TORCH_TYPES, enqueue, matrix_meta, packed_operands, tensor_descriptor
+from gemmdesc.kernels.launch_specialised import described
 from gemmdesc.kernels.meta import Layout
 from gemmdesc.kernels.recording import address_of
 from gemmdesc.kernels.structure import Structure
@@ -39,7 +40,7 @@ def launch_fused(
     if choice.in_chain:
         chain = choice.product
         turned = (b.T, a.T, out.T, beside.transposed) if chain.swapped else (a, b, out, beside)
-        launch = _launch_tma if chain.structure is Structure.CHAIN_TMA else _launch_pointer
+        launch = _LAUNCHES[chain.structure]
         launch(choice, chain, *turned)
         return
     scratch = torch.empty(out.shape, dtype=_torch_type(choice.product_dtype), device=out.device)
@@ -121,6 +122,25 @@ def _launch_pointer(
         fused_variant(choice, formats), chain.programs, a, b, address_of(out), *out.shape, chain.slices.summed_k,
         *a.stride(), *b.stride(), *out.stride(), *arguments,
     )  # fmt: skip
+
+
+def _launch_specialised(
+    choice: FusedChoice, chain: KernelChoice, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, beside: Beside
+) -> None:
+    a, b, span = packed_operands(chain, a, b)
+    formats, arguments = program_arguments(choice, out, beside)
+    variant = fused_variant(choice, formats)
+    enqueue(
+        variant, chain.programs, *described(chain, variant, a, b, out), *out.shape, -(-span // chain.config.block_k),
+        *arguments,
+    )  # fmt: skip
+
+
+#: By the structure of the chain whose kernel does the rest, too.
+_LAUNCHES = {
+    Structure.CHAIN_TMA: _launch_tma, Structure.CHAIN_POINTER: _launch_pointer,
+    Structure.CHAIN_SPECIALISED: _launch_specialised,
+}  # fmt: skip
 
 
 def _torch_type(dtype: DType) -> torch.dtype:

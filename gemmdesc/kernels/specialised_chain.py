@@ -28,6 +28,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from gemmdesc.kernels.cluster import arrive_there, load_for_both, meet, publish_barriers
+from gemmdesc.kernels.specialised_finish import fetch_tile, finish_pieces
 from gemmdesc.kernels.specialised_store import store_elements, store_pieces
 from gemmdesc.kernels.specialised_whole import PATTERN, load_whole, multiply_whole, no_sums, store_whole
 from gemmdesc.kernels.tile import RUN_TIME, let_next_start, wait_for_previous
@@ -160,7 +161,7 @@ def load_columns(desc, k, n, rank, filled, buffer, B_ROWS: gl.constexpr, CLUSTER
 @gluon.jit
 def multiply_tiles(
     a_ring, b_ring, beside_ring, full, empty, turns, out_desc, out_beside_desc, staging, staging_beside, out_ptr,
-    M, N, k_tiles, stride_om, stride_on, GROUP: gl.constexpr,
+    M, N, k_tiles, stride_om, stride_on, finishing, GROUP: gl.constexpr,
     A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, STORE_BY_DESCRIPTOR: gl.constexpr, DEPENDENT: gl.constexpr,
     OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, PARTS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
@@ -197,6 +198,8 @@ def multiply_tiles(
     for index in range(gl.program_id(0) // PAIR + FIRST * programs, work, EVERY * programs):
         m, n = corner_of(index, rank, M, N, BLOCK_M, WIDTH, GROUP_M, CLUSTER_M, CLUSTER_N)
         stage, parity = place_of(number * k_tiles, STAGES)
+        if finishing is not None:
+            fetch_tile(finishing, m + PART * ROWS, n, M, N, ROWS, BLOCK_N, BESIDE_N)
         if PARTS == 1:
             # Waiting for a use of a stage is sound only once the use before it has come: a parity tells two uses
             # apart, not three.  So a group begins to wait after the other one has waited for all of its own.
@@ -246,20 +249,28 @@ def multiply_tiles(
             if index + programs >= work:
                 let_next_start()
         rows = m + PART * ROWS
+        # In a program's only tile, the group's own boxes of A are done with.
+        OWN: gl.constexpr = PARTS if ALONE else 0
+        # What is narrower than a piece has a buffer of its own, once in a tile.
+        APART: gl.constexpr = BESIDE_N < STORE_N and not ALONE
+        NUMBER: gl.constexpr = -1 if APART else BLOCK_N // STORE_N
+        BUFFERS: gl.constexpr = 1 if APART else STORE_BUFFERS
         if WHOLE:
             store_whole(
                 sums, out_desc, out_beside_desc, out_ptr, staging, staging_beside, rows, n, M, N, stride_om, stride_on,
-                STORE_BY_DESCRIPTOR, OUT_LAYOUT, WIDE_OFFSETS, BLOCK_N, STORE_N, STORE_BUFFERS, ALONE, PARTS, PART,
-            )
+                finishing, STORE_BY_DESCRIPTOR, OUT_LAYOUT, WIDE_OFFSETS, BLOCK_N, STORE_N, STORE_BUFFERS, ALONE, PARTS,
+                PART,
+            )  # fmt: skip
+        elif finishing is not None:
+            finish_pieces(sums, out_desc, rows, n, M, N, staging, 0, STORE_BUFFERS, OWN, PART, finishing)
+            if BESIDE_N > 0:
+                finish_pieces(
+                    beside, out_beside_desc, rows, n + BLOCK_N, M, N, staging_beside, NUMBER, BUFFERS, OWN, PART,
+                    finishing,
+                )  # fmt: skip
         elif STORE_BY_DESCRIPTOR:
-            # In a program's only tile, the group's own boxes of A are done with.
-            OWN: gl.constexpr = PARTS if ALONE else 0
             store_pieces(sums, out_desc, rows, n, staging, 0, STORE_BUFFERS, OWN, PART)
             if BESIDE_N > 0:
-                # What is narrower than a piece has a buffer of its own, once in a tile.
-                APART: gl.constexpr = BESIDE_N < STORE_N and not ALONE
-                NUMBER: gl.constexpr = -1 if APART else BLOCK_N // STORE_N
-                BUFFERS: gl.constexpr = 1 if APART else STORE_BUFFERS
                 store_pieces(beside, out_beside_desc, rows, n + BLOCK_N, staging_beside, NUMBER, BUFFERS, OWN, PART)
         else:
             store_elements(sums, out_ptr, rows, n, M, N, stride_om, stride_on, OUT_LAYOUT, WIDE_OFFSETS)
@@ -274,17 +285,16 @@ def multiply_tiles(
         tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=RUN_TIME)
-def chain_specialised_kernel(
-    a_desc, b_desc, b_beside_desc, out_desc, out_beside_desc, out_ptr,
-    M: tl.int32, N: tl.int32, k_tiles: tl.int32, stride_om: tl.int64, stride_on: tl.int64,
+@gluon.jit
+def run_specialised(
+    a_desc, b_desc, b_beside_desc, out_desc, out_beside_desc, out_ptr, M, N, k_tiles, stride_om, stride_on, finishing,
     A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, STORE_BY_DESCRIPTOR: gl.constexpr, DEPENDENT: gl.constexpr,
     OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, TURNS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
     ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
-    """Persistent, operands by tensor descriptor, which fills with zeros beyond the summed k.  ``k_tiles`` is positive.
+    """What a kernel of specialised warps does.  ``finishing``: what it does to a tile before that is stored, or None.
 
     TURNS: the groups take turns, a tile each.  Else each has half of the rows of every tile.  ALONE: no program has
     more than one tile, which is then staged in the ring.  CLUSTER_M, CLUSTER_N: programs of a cluster, 1 x 1, 2 x 1 or
@@ -332,14 +342,14 @@ def chain_specialised_kernel(
         [
             (multiply_tiles, (
                 a_ring, b_ring, beside_ring, full, empty, turns, out_desc, out_beside_desc, staging_0, beside_0,
-                out_ptr, M, N, k_tiles, stride_om, stride_on, 0,
+                out_ptr, M, N, k_tiles, stride_om, stride_on, finishing, 0,
                 A_ROWS, B_ROWS, STORE_BY_DESCRIPTOR, DEPENDENT, OUT_LAYOUT, WIDE_OFFSETS, PARTS,
                 BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE, CLUSTER_M,
                 CLUSTER_N, WHOLE,
             )),
             (multiply_tiles, (
                 a_ring, b_ring, beside_ring, full, empty, turns, out_desc, out_beside_desc, staging_1, beside_1,
-                out_ptr, M, N, k_tiles, stride_om, stride_on, 1,
+                out_ptr, M, N, k_tiles, stride_om, stride_on, finishing, 1,
                 A_ROWS, B_ROWS, STORE_BY_DESCRIPTOR, DEPENDENT, OUT_LAYOUT, WIDE_OFFSETS, PARTS,
                 BLOCK_M, BLOCK_N, BESIDE_N, BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE, CLUSTER_M,
                 CLUSTER_N, WHOLE,
@@ -353,3 +363,24 @@ def chain_specialised_kernel(
         [GROUP_WARPS, LOADING_WARPS] + ([1, 2] if PAIR == 2 else []),
         [GROUP_REGISTERS, LOADING_REGISTERS] + ([LOADING_REGISTERS, LOADING_REGISTERS] if PAIR == 2 else []),
     )  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=RUN_TIME)
+def chain_specialised_kernel(
+    a_desc, b_desc, b_beside_desc, out_desc, out_beside_desc, out_ptr,
+    M: tl.int32, N: tl.int32, k_tiles: tl.int32, stride_om: tl.int64, stride_on: tl.int64,
+    A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, STORE_BY_DESCRIPTOR: gl.constexpr, DEPENDENT: gl.constexpr,
+    OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, TURNS: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr,
+    ALONE: gl.constexpr, CLUSTER_M: gl.constexpr, CLUSTER_N: gl.constexpr, WHOLE: gl.constexpr,
+):  # fmt: skip
+    """Persistent, operands by tensor descriptor, which fills with zeros beyond the summed k.  ``k_tiles`` is positive.
+
+    Constants as in :func:`run_specialised`.
+    """
+    run_specialised(
+        a_desc, b_desc, b_beside_desc, out_desc, out_beside_desc, out_ptr, M, N, k_tiles, stride_om, stride_on, None,
+        A_ROWS, B_ROWS, STORE_BY_DESCRIPTOR, DEPENDENT, OUT_LAYOUT, WIDE_OFFSETS, TURNS, BLOCK_M, BLOCK_N, BESIDE_N,
+        BLOCK_K, GROUP_M, STAGES, STORE_N, STORE_BUFFERS, ALONE, CLUSTER_M, CLUSTER_N, WHOLE,
+    )

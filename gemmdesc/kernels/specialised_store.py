@@ -30,19 +30,28 @@ def store_pieces(
         store_pieces(left, out_desc, row, column, staging, NUMBER, BUFFERS, OWN, PART)
         store_pieces(right, out_desc, row, column + HALF, staging, NUMBER + HALF // PIECE, BUFFERS, OWN, PART)
     else:
-        # Not before the copy has been read that last left from this buffer: a tile's first piece waits for all.
-        if NUMBER == 0:
-            tma.store_wait(0)
-        elif NUMBER >= BUFFERS:
-            tma.store_wait(BUFFERS - 1)
-        if OWN > 0:
-            larger = staging.index(NUMBER % BUFFERS * OWN + PART)
-            buffer = getattr(larger, REINTERPRET.value)(out_desc.dtype, out_desc.block_type.shape, out_desc.layout)
-        else:
-            buffer = staging.index(NUMBER % BUFFERS)
-        buffer.store(sums.to(out_desc.dtype))
-        fence_async_shared()
-        store_box(out_desc, [row, column], buffer)
+        store_piece(sums.to(out_desc.dtype), out_desc, row, column, staging, NUMBER, BUFFERS, OWN, PART)
+
+
+@gluon.jit
+def store_piece(
+    rounded, out_desc, row, column, staging, NUMBER: gl.constexpr, BUFFERS: gl.constexpr, OWN: gl.constexpr,
+    PART: gl.constexpr,
+):  # fmt: skip
+    """Store one piece as :func:`store_pieces` does."""
+    # Not before the copy has been read that last left from this buffer: a tile's first piece waits for all.
+    if NUMBER == 0:
+        tma.store_wait(0)
+    elif NUMBER >= BUFFERS:
+        tma.store_wait(BUFFERS - 1)
+    if OWN > 0:
+        larger = staging.index(NUMBER % BUFFERS * OWN + PART)
+        buffer = getattr(larger, REINTERPRET.value)(out_desc.dtype, out_desc.block_type.shape, out_desc.layout)
+    else:
+        buffer = staging.index(NUMBER % BUFFERS)
+    buffer.store(rounded)
+    fence_async_shared()
+    store_box(out_desc, [row, column], buffer)
 
 
 @gluon.jit

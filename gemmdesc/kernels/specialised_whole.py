@@ -16,6 +16,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language._core import builtin
 
 from gemmdesc.kernels.cluster import descriptor_address, load_for_both, shared_address
+from gemmdesc.kernels.specialised_finish import finish_pieces
 from gemmdesc.kernels.specialised_store import store_elements, store_pieces
 
 #: Columns of B that lie together, in lines of 128 bytes: where the hardware's swizzling begins again.
@@ -186,26 +187,33 @@ def piece_of(sums, COLUMN: gl.constexpr, PIECE: gl.constexpr, WIDTH: gl.constexp
 @gluon.jit
 def store_whole(
     sums, out_desc, out_beside_desc, out_ptr, staging, staging_beside, row, column, M, N, stride_om, stride_on,
+    finishing,
     STORE_BY_DESCRIPTOR: gl.constexpr, OUT_LAYOUT: gl.constexpr, WIDE_OFFSETS: gl.constexpr, WIDTH: gl.constexpr,
     STORE_N: gl.constexpr, STORE_BUFFERS: gl.constexpr, ALONE: gl.constexpr, PARTS: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
-    """Round and store the sums of one instruction across: pieces of STORE_N columns, then what is narrower."""
+    """Finish, round and store the sums of one instruction across: pieces of STORE_N columns, then what is narrower."""
     PIECES: gl.constexpr = WIDTH // STORE_N
     REST: gl.constexpr = WIDTH % STORE_N
     OWN: gl.constexpr = PARTS if ALONE else 0
     for i in gl.static_range(PIECES):
         piece = piece_of(sums, i * STORE_N, STORE_N, WIDTH)
         n = column + i * STORE_N
-        if STORE_BY_DESCRIPTOR:
+        if finishing is not None:
+            finish_pieces(piece, out_desc, row, n, M, N, staging, i, STORE_BUFFERS, OWN, PART, finishing)
+        elif STORE_BY_DESCRIPTOR:
             store_pieces(piece, out_desc, row, n, staging, i, STORE_BUFFERS, OWN, PART)
         else:
             store_elements(piece, out_ptr, row, n, M, N, stride_om, stride_on, OUT_LAYOUT, WIDE_OFFSETS)
     if REST > 0:
         rest = piece_of(sums, PIECES * STORE_N, REST, WIDTH)
         n = column + PIECES * STORE_N
-        if STORE_BY_DESCRIPTOR:
-            NUMBER: gl.constexpr = PIECES if ALONE else -1
-            BUFFERS: gl.constexpr = STORE_BUFFERS if ALONE else 1
+        NUMBER: gl.constexpr = PIECES if ALONE else -1
+        BUFFERS: gl.constexpr = STORE_BUFFERS if ALONE else 1
+        if finishing is not None:
+            finish_pieces(
+                rest, out_beside_desc, row, n, M, N, staging_beside, NUMBER, BUFFERS, OWN, PART, finishing
+            )  # fmt: skip
+        elif STORE_BY_DESCRIPTOR:
             store_pieces(rest, out_beside_desc, row, n, staging_beside, NUMBER, BUFFERS, OWN, PART)
         else:
             store_elements(rest, out_ptr, row, n, M, N, stride_om, stride_on, OUT_LAYOUT, WIDE_OFFSETS)

@@ -20,6 +20,11 @@ def compared(structure: Structure, config: KernelConfig) -> bool:
     return not structure.by_descriptor or _pipeline(config) not in _UNCOMPARED
 
 
+def ends_compared(structure: Structure) -> bool:
+    """Whether a card has compared the bytes of such chains whose kernel ends with what follows the product."""
+    return structure is not Structure.CHAIN_SPECIALISED
+
+
 def _pipeline(c: KernelConfig) -> tuple[int, ...]:
     """What a config is but for its features; cheaper than another config, as a choice is made while a caller waits."""
     return c.block_m, c.block_n, c.beside_n, c.block_k, c.num_warps, c.num_stages, c.group_m, c.programs_per_sm

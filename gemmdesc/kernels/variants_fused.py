@@ -14,10 +14,11 @@ from gemmdesc.descriptor import Add, CastTo, Silu
 from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels.config import POINTER_CONFIGS, KernelConfig
-from gemmdesc.kernels.fused import FLOAT8, FUSED_CONFIGS, LINE, PAIRED, FusedChoice
+from gemmdesc.kernels.fused import FLOAT8, FUSED_CONFIGS, LINE, PAIRED, SPECIALISED_ENDS, FusedChoice
 from gemmdesc.kernels.instructions import (
     INSTRUCTION_BITS,
     KEEP,
+    MOST_OPERANDS,
     NUMBER,
     OPERAND_KINDS,
     OPERAND_SHIFT,
@@ -29,8 +30,10 @@ from gemmdesc.kernels.instructions import (
 )
 from gemmdesc.kernels.meta import TMA_ALIGNMENT, Layout, MatrixMeta
 from gemmdesc.kernels.slices import OPERAND_DTYPES
+from gemmdesc.kernels.specialised import SpecialisedConfig
 from gemmdesc.kernels.structure import Structure
 from gemmdesc.kernels.variant import Constant, Variant
+from gemmdesc.kernels.variants_specialised import tile_constants
 
 #: Stands for the type behind the output of every 8-bit float, which kernels store as patterns.
 BYTES = "int8"
@@ -47,6 +50,9 @@ ANY_STRIDES, ONE_ROW, ONE_COLUMN, UNIT_ROW, WHOLE_ROWS, WHOLE_COLUMNS, UNIT_ROWS
 #: Outputs of a thread that are finished at once, as each needs some registers.  Of functions that are one long chain of
 #: instructions ptxas interleaves those of 16 outputs, and of more only a few at a time.
 _CHUNK_OUTPUTS, _CHAINED_OUTPUTS, _MOST_CHUNKS = 32, 16, 8
+#: Of the specialised chain: threads of a group, registers of a thread for its sums and what is finished, and those of
+#: an output that is.
+_GROUP_THREADS, _ROOM, _VALUE = 128, 208, 2
 _OPERATION = (1 << OPERAND_SHIFT) - 1
 #: The bits of RESULT.
 _CANONICAL, _OVERFLOWS, _E4M3FN = 1, 2, 4
@@ -93,9 +99,13 @@ def _form(meta: MatrixMeta, rows: int, columns: int) -> int:
 
 def chunks_of(config: KernelConfig, program: int, count: int) -> int:
     """In how many parts of its columns a tile is finished by the ``count`` instructions of ``program``."""
-    operations = {program >> INSTRUCTION_BITS * i & _OPERATION for i in range(count)}
-    outputs = _CHAINED_OUTPUTS if operations & {SILU, SIGMOID} else _CHUNK_OUTPUTS
+    outputs = _CHAINED_OUTPUTS if _is_chained(program, count) else _CHUNK_OUTPUTS
     return max(1, min(_MOST_CHUNKS, config.outputs_per_thread // outputs, config.block_n // LINE))
+
+
+def _is_chained(program: int, count: int) -> bool:
+    """Whether one of the functions is a long chain of instructions."""
+    return bool({program >> INSTRUCTION_BITS * i & _OPERATION for i in range(count)} & {SILU, SIGMOID})
 
 
 def fused_variant(choice: FusedChoice, formats: Sequence[int]) -> Variant:
@@ -112,6 +122,8 @@ def fused_variant(choice: FusedChoice, formats: Sequence[int]) -> Variant:
         return _after(choice.product_dtype, store, compiled)
     chain = choice.product
     layouts = chain.a_layout, chain.b_layout
+    if chain.structure is Structure.CHAIN_SPECIALISED:
+        return _specialised(chain.config, chain.operand_dtype, layouts, choice.output_dtype, compiled)
     if chain.structure is Structure.CHAIN_TMA:
         return _tma(chain.config, chain.operand_dtype, layouts, store, compiled)
     return _pointer(chain.config, chain.operand_dtype, layouts, store, compiled)
@@ -143,6 +155,52 @@ def _tma(
         "STAGGERED": config == PAIRED,
     }  # fmt: skip
     return _variant("fused_tma", config, loaded, store.dtype, constants | compiled)
+
+
+def _specialised(
+    config: SpecialisedConfig, loaded: DType, layouts: tuple[Layout, Layout], stored: DType,
+    compiled: dict[str, Constant],
+) -> Variant:  # fmt: skip
+    constants: dict[str, Constant] = {
+        "A_ROWS": layouts[0] is Layout.ROWS, "B_ROWS": layouts[1] is Layout.ROWS, "DEPENDENT": config.dependent,
+        "ROUNDS_FIRST": _rounds_first(int(compiled["PROGRAM"])), **compiled, **_finishing(config, compiled),
+        **tile_constants(config, stored),
+    }  # fmt: skip
+    return Variant(
+        kernel="fused_specialised", loaded=loaded, stored=stored, constants=tuple(constants.items()),
+        num_warps=config.num_warps, num_stages=config.num_stages, fp_fusion=False, dependent=config.dependent,
+        cluster=config.cluster,
+    )  # fmt: skip
+
+
+def _finishing(config: SpecialisedConfig, compiled: dict[str, Constant]) -> dict[str, Constant]:
+    """How a group of the specialised chain finishes its sums: columns at once, and whether it asks for operands ahead.
+
+    As many columns as :func:`chunks_of` has; fewer where registers do not hold them and their operands, and those of
+    the next ones, beside the sums of a large tile.  Nor the next ones' where that does not help.
+    """
+    program, count, formats = (int(compiled[name]) for name in ("PROGRAM", "COUNT", "FORMATS"))
+    each = [formats >> FORMAT_BITS * i & (1 << FORMAT_BITS) - 1 for i in range(MOST_OPERANDS)]
+    halves = 2 * _VALUE + sum(map(_operand_halves, each))
+    room = 2 * (_ROOM - config.outputs_per_thread)
+    outputs = _CHAINED_OUTPUTS if _is_chained(program, count) else _CHUNK_OUTPUTS
+    columns = max(LINE, outputs * _GROUP_THREADS // config.rows)
+    fits = room * _GROUP_THREADS // config.rows // halves
+    while columns > max(fits, LINE):
+        columns //= 2
+    return {"FINISH_N": columns, "AHEAD": columns <= fits}
+
+
+def _operand_halves(form: int) -> int:
+    """About how many half registers an output needs for an operand of that format, the next output's among them."""
+    if form & (1 << _FORM_SHIFT) - 1 == NUMBER:
+        return 0
+    if form >> _FORM_SHIFT in (ONE_ROW, ONE_COLUMN, UNIT_ROW, WHOLE_ROW):
+        return 1
+    if form >> _FORM_SHIFT != WHOLE_ROWS:
+        # Each element has an address of its own.
+        return 6
+    return 4 if form == OPERAND_KINDS[DType.FLOAT32] | WHOLE_ROWS << _FORM_SHIFT else 2
 
 
 def _pointer(
@@ -218,6 +276,10 @@ def _chains(
     for config, a, b, store in product(FUSED_CONFIGS, _UNIT, _UNIT, stores):
         if config.shared_bytes(loaded.itemsize, loaded.itemsize) <= shared_bytes:
             yield _tma(config, loaded, (a, b), store, compiled)
+    if stored is loaded:
+        for end, a, b in product(SPECIALISED_ENDS, _UNIT, _UNIT):
+            if end.shared_bytes(loaded.itemsize, stored.itemsize) <= shared_bytes:
+                yield _specialised(end, loaded, (a, b), stored, compiled)
     pairs = [*product(_UNIT, _UNIT), (Layout.ANY, Layout.ANY)]
     for config, layouts, layout in product(POINTER_CONFIGS, pairs, _UNIT):
         yield _pointer(config, loaded, layouts, Store(dtype=stored, layout=layout, aligned=False), compiled)

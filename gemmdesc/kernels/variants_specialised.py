@@ -33,11 +33,8 @@ def _variant(
     """``store``: by descriptor or not, the output's layout, wide offsets."""
     constants: dict[str, Constant] = {
         "A_ROWS": layouts[0] is Layout.ROWS, "B_ROWS": layouts[1] is Layout.ROWS, "STORE_BY_DESCRIPTOR": store[0],
-        "DEPENDENT": config.dependent, "OUT_LAYOUT": store[1].value, "WIDE_OFFSETS": store[2], "TURNS": config.turns,
-        "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BESIDE_N": config.beside_n, "BLOCK_K": config.block_k,
-        "GROUP_M": config.group_m, "STAGES": config.num_stages, "STORE_N": config.piece(stored.itemsize),
-        "STORE_BUFFERS": config.store_buffers, "ALONE": config.alone, "CLUSTER_M": config.cluster_m,
-        "CLUSTER_N": config.cluster_n, "WHOLE": config.whole,
+        "DEPENDENT": config.dependent, "OUT_LAYOUT": store[1].value, "WIDE_OFFSETS": store[2],
+        **tile_constants(config, stored),
     }  # fmt: skip
     return Variant(
         kernel=Structure.CHAIN_SPECIALISED.value, loaded=loaded, stored=stored, constants=tuple(constants.items()),
@@ -45,10 +42,21 @@ def _variant(
     )  # fmt: skip
 
 
+def tile_constants(config: SpecialisedConfig, stored: DType) -> dict[str, Constant]:
+    """What ``config`` says of tiles, of the ring, and of how the groups share and store outputs of type ``stored``."""
+    return {
+        "TURNS": config.turns, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BESIDE_N": config.beside_n,
+        "BLOCK_K": config.block_k, "GROUP_M": config.group_m, "STAGES": config.num_stages,
+        "STORE_N": config.piece(stored.itemsize), "STORE_BUFFERS": config.store_buffers, "ALONE": config.alone,
+        "CLUSTER_M": config.cluster_m, "CLUSTER_N": config.cluster_n, "WHOLE": config.whole,
+    }  # fmt: skip
+
+
 def boxes_of(constants: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """Rows and columns of the box of each tensor descriptor of a variant, as its matrix is stored.
 
-    Where two programs load B for both, each loads half of the lines.
+    Where two programs load B for both, each loads half of the lines.  A kernel that has no constant for how it stores
+    does so by descriptor.
     """
     rows, k, n, beside = (constants[name] for name in ("BLOCK_M", "BLOCK_K", "BLOCK_N", "BESIDE_N"))
     rows = rows if constants["TURNS"] else rows // 2
@@ -61,7 +69,7 @@ def boxes_of(constants: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
         boxes |= {name: (lines // half, k) for name, lines in _boxes_of_b(n).items()}
     if beside:
         boxes["b_beside_desc"] = (k // half, beside) if constants["B_ROWS"] else (beside // half, k)
-    if constants["STORE_BY_DESCRIPTOR"]:
+    if constants.get("STORE_BY_DESCRIPTOR", True):
         piece = constants["STORE_N"]
         boxes["out_desc"] = (rows, piece)
         if beside or (constants["WHOLE"] and n % piece):
