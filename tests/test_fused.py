@@ -297,6 +297,21 @@ def test_one_kernel_does_a_chain_and_what_follows(
     assert shapes(needed_variants(choice, meta(*sizes, out))) <= shapes(enumerate_variants(232448))
 
 
+@pytest.mark.parametrize("out", [FP16, FP32])
+def test_a_function_at_the_end_knows_the_rounding_of_its_store(out: DType) -> None:
+    """What is cheaper where the rounding is known asks the program, which a store says nothing to."""
+    followed = (CastTo(dtype=FP16), Silu())
+    choice = choose_whole(plain(epilogue=followed, k=2048, output_dtype=out), meta(256, 6144, 2048, out), CARD)
+    assert isinstance(choice, FusedChoice)
+    said = (*followed, CastTo(dtype=FP16)) if out is FP16 else followed
+    assert choice.program == assembled(said)
+    # An operand's step has no such need.
+    added = (CastTo(dtype=FP16), Add(operand="r"))
+    plain_end = choose_whole(plain(epilogue=added, k=2048), meta(256, 6144, 2048, FP16), CARD)
+    assert isinstance(plain_end, FusedChoice)
+    assert plain_end.program == assembled(added)
+
+
 def test_a_pick_of_two_widths_leaves_the_rest_in_the_chains_kernel() -> None:
     """What follows a product has tiles of one width, whichever was fastest for the product alone."""
     at, product = meta(512, 4608, 2048, FP16), plain(k=2048)

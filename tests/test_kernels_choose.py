@@ -31,7 +31,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, InvalidInputError
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
 from gemmdesc.kernels.choose import KernelChoice, choose_kernel, configs_of
-from gemmdesc.kernels.choose_lanes import LANES_UNASKED, LaneChoice
+from gemmdesc.kernels.choose_lanes import LaneChoice
 from gemmdesc.kernels.config import Feature, KernelConfig
 from gemmdesc.kernels.meta import KernelMeta, Layout, MatrixMeta
 from gemmdesc.kernels.nest import NestChoice
@@ -383,7 +383,7 @@ def test_scalar_chains_take_lanes_or_a_nest(m: int, n: int, layouts: str) -> Non
         assert isinstance(choice, NestChoice)
         assert choice.structure is Structure.SCALAR_NEST
         assert set(variants_of(choice)) <= BOUND
-        assert choose_kernel(d, meta(m, n, 1000, layouts), CARD) == (lanes if LANES_UNASKED else choice)
+        assert choose_kernel(d, meta(m, n, 1000, layouts), CARD) == lanes
         # One more fold than cuts only where there is no cut, to store the single leaf.
         assert len(choice.folds) == 1
         assert isinstance(choose_kernel(d, meta(m, n, 1000), CARD, structure=Structure.CHAIN_TMA), Declined)
@@ -431,11 +431,13 @@ def test_lanes_of_a_slice_hold_all_of_its_steps() -> None:
 
 def test_tiles_of_two_widths_fill_a_card_that_others_leave_idle() -> None:
     """Where they are asked for, and where the others do not fill it."""
-    for m, n, k, before in ((256, 6144, 2048, 96), (2048, 1536, 2048, 96)):
+    for m, n, k, tiles in ((256, 6144, 2048, 96), (512, 4608, 2048, 576), (2048, 1536, 2048, 384)):
         plain, wide = chosen(desc(k), meta(m, n, k, "rcr")), chosen(desc(k), meta(m, n, k, "rcr"), Feature.WIDE)
+        # Of one width there is no tile of which every multiprocessor, or nearly, has just one.
+        assert plain.config.tiles(m, n) == tiles
         assert wide.structure is Structure.CHAIN_WIDE
         assert wide.config.beside_n
-        assert min(plain.programs, before) < wide.programs <= 132
+        assert wide.config.tiles(m, n) == wide.programs == 128
         assert set(variants_of(wide)) <= BOUND
         assert wide.slices == plain.slices
     assert chosen(desc(4096), meta(128 * 11, 256 * 12, 4096, "rcr"), Feature.WIDE).structure is Structure.CHAIN_TMA

@@ -30,7 +30,6 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels import steps as codes
 from gemmdesc.kernels.card import CardArithmetic, MatrixStep
-from gemmdesc.kernels.choose_lanes import LANES_UNASKED
 from gemmdesc.kernels.finished import FinishedChoice, choose_finished, needs_finish
 from gemmdesc.kernels.meta import KernelMeta, MatrixMeta
 from gemmdesc.kernels.steps import StepProgram, rounding_code, step_program
@@ -193,7 +192,7 @@ def test_every_choice_stays_in_the_bound(rng: np.random.Generator) -> None:
         assert needed_variants(choice, at) <= BOUND
     assert met == {
         Structure.CHAIN_TMA, Structure.CHAIN_POINTER, Structure.GROUPED_CHAIN, Structure.SCALAR_NEST,
-        Structure.BALANCED_CHAINS, *((Structure.LANE_NEST,) if LANES_UNASKED else ()),
+        Structure.BALANCED_CHAINS, Structure.LANE_NEST,
     }  # fmt: skip
 
 

@@ -200,15 +200,24 @@ def test_blocks_without_k_run_no_program() -> None:
     assert chosen(replace(desc, summed_k=10**6), meta(desc, 1, 1, 10**6)).programs == 496
 
 
+def test_lanes_that_no_card_has_compared_are_launched_where_they_are_asked_for() -> None:
+    desc = lanes_of(500, *butterfly(2, 1))
+    single = replace(desc, a_dtype=DType.FLOAT32, b_dtype=DType.FLOAT32, output_dtype=DType.FLOAT32)
+    for d, kind in ((desc, LaneChoice), (single, NestChoice)):
+        at = meta(d, 900, 1, 500, "rrr")
+        assert isinstance(choose_scalar(d, at), kind)
+        assert isinstance(choose_scalar(d, at, Structure.LANE_NEST), LaneChoice)
+
+
 def test_what_no_lane_kernel_computes_goes_to_a_nest() -> None:
     desc = lanes_of(500, *butterfly(2, 1))
     wide = meta(desc, 40, 50, 500)
-    assert choose_scalar(desc, wide, unasked=True) == choose_nest(desc, wide)
+    assert choose_scalar(desc, wide) == choose_nest(desc, wide)
     at = meta(desc, 900, 1, 500, "rrr")
     loose = replace(at, a=replace(at.a, row_stride=1000, column_stride=2))
     assert isinstance(choose_lanes(desc, loose), Declined)
-    assert isinstance(choose_scalar(desc, loose, unasked=True), NestChoice)
-    assert isinstance(choose_scalar(desc, at, unasked=False), NestChoice)
+    assert isinstance(choose_scalar(desc, loose), NestChoice)
+    assert isinstance(choose_scalar(desc, at), LaneChoice)
     assert isinstance(choose_scalar(desc, at, Structure.LANE_NEST), LaneChoice)
     assert isinstance(choose_scalar(desc, at, Structure.SCALAR_NEST), NestChoice)
     assert isinstance(choose_scalar(desc, at, Structure.FMA_CHAIN), Declined)
@@ -236,7 +245,7 @@ def test_the_model_counts_launches_bytes_and_turns() -> None:
     assert isinstance(nest, NestChoice)
     lanes = chosen(desc, small).lanes
     assert nest_us(nest, lanes, small) > 6 * 2.0
-    assert isinstance(choose_scalar(desc, small, unasked=True), LaneChoice)
+    assert isinstance(choose_scalar(desc, small), LaneChoice)
 
 
 def test_more_outputs_of_a_program_where_there_are_many() -> None:

@@ -149,20 +149,20 @@ def _form(lanes: Lanes, meta: KernelMeta, read: Read, outputs: int) -> LaneForm:
     )  # fmt: skip
 
 
-#: Whether lanes may be picked where nobody asked for them: tests/test_lanes_gpu.py has run on an H200 to its end.
-LANES_UNASKED = True
+#: Operand types whose lanes a card has compared (tests/test_lanes_gpu.py); others are launched only if asked for.
+LANES_COMPARED = (DType.FLOAT16, DType.BFLOAT16)
 
 
 def choose_scalar(
-    desc: GEMMDesc, meta: KernelMeta, structure: Structure | None = None, *, unasked: bool = LANES_UNASKED
+    desc: GEMMDesc, meta: KernelMeta, structure: Structure | None = None
 ) -> NestChoice | LaneChoice | Declined:
     """The kernels of a nest of CUDA-core chains.
 
-    A ``structure`` that is asked for; else, where lanes may be picked ``unasked``, what is estimated to take less.
+    A ``structure`` that is asked for; else, for operands of LANES_COMPARED, what is estimated to take less.
     """
     if structure not in (None, Structure.SCALAR_NEST, Structure.LANE_NEST):
         return declined(SCALAR_ONLY)
-    wanted = structure is Structure.LANE_NEST or (structure is None and unasked)
+    wanted = structure is Structure.LANE_NEST or (structure is None and desc.a_dtype in LANES_COMPARED)
     lanes = choose_lanes(desc, meta) if wanted else declined(SCALAR_ONLY)
     if structure is Structure.LANE_NEST:
         return lanes

@@ -54,17 +54,9 @@ def merge_last(
         # All others have counted, and the next kernel on the stream starts from zero again.
         tl.store(counters_ptr + tile, 0)
         total = tl.full((BLOCK_M, BLOCK_N), start, dtype=tl.float32)
-        if partial_code == 0 and merge_code == 0:
-            # Slices under way, in shared memory that the main loop has left: of loads into registers, ptxas puts the
-            # last ones behind the first additions, which wait, and most folds have two to four slices.
-            SIZE: tl.constexpr = BLOCK_M * BLOCK_N
-            AT_ONCE: tl.constexpr = 9 if SIZE <= 512 else 5 if SIZE <= 4096 else 3 if SIZE <= 8192 else 2
-            for i in tl.range(0, slices, num_stages=AT_ONCE):
-                total += tl.load(scratch_ptr + i * apart + inside, cache_modifier=".cg")
-        else:
-            for i in tl.range(0, slices, loop_unroll_factor=4):
-                partial = tl.load(scratch_ptr + i * apart + inside, cache_modifier=".cg")
-                total = round_selected(total + round_selected(partial, partial_code), merge_code)
+        for i in tl.range(0, slices, loop_unroll_factor=4):
+            partial = tl.load(scratch_ptr + i * apart + inside, cache_modifier=".cg")
+            total = round_selected(total + round_selected(partial, partial_code), merge_code)
         # A NaN that was held in a narrow type comes out as the canonical one.
         nan = tl.full((BLOCK_M, BLOCK_N), 0x7FFFFFFF, dtype=tl.int32).to(tl.float32, bitcast=True)
         total = tl.where((total != total) & (merge_code != 0), nan, total)
