@@ -25,7 +25,6 @@ from gemmdesc.descriptor import (
     Start,
 )
 from gemmdesc.descriptor import Approximate as Kind
-from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels import fused
 from gemmdesc.kernels.competing import competing_fused
