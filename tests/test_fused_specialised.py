@@ -25,7 +25,6 @@ from gemmdesc.descriptor import (
     Start,
 )
 from gemmdesc.descriptor import Approximate as Kind
-from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined
 from gemmdesc.kernels import fused
 from gemmdesc.kernels.competing import competing_fused
@@ -50,7 +49,7 @@ SIZES = (4096, 6144, 2048)
 TURNS = next(c for c in SPECIALISED_ENDS if c.turns and c.columns == 128)
 
 
-def meta(m: int, n: int, k: int, out: DType) -> KernelMeta:
+def meta(m: int, n: int, k: int, out: test_fused.DType) -> KernelMeta:
     """With a weight by columns, as tiles of one instruction need it."""
     at = test_fused.meta(m, n, k, out)
     return replace(at, b=replace(at.b, row_stride=1, column_stride=k))

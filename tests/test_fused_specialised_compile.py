@@ -33,7 +33,7 @@ from tests.test_specialised_compile import name_of
 check_ptxas = load_script("check_ptxas")
 FP16, FP32 = DType.FLOAT16, DType.FLOAT32
 FLOAT = re.compile(r"\b((?:fma|mul|add|sub|div|ex2|rcp|max|min|cvt)[a-z0-9_.]*\.(?:f32|f16|f16x2)[a-z0-9_.]*)\b")
-#: An H200's, few enough that a program has one tile.
+#: Products of one tile for each program, and of many.
 ALONE, MANY = (1000, 1000, 192), (4096, 6144, 2048)
 CAST = CastTo(dtype=FP16)
 
@@ -42,14 +42,14 @@ def lies(rows: int, columns: int, dtype: DType = FP16) -> MatrixMeta:
     return MatrixMeta(dtype=dtype, row_stride=rows, column_stride=columns, alignment=256)
 
 
-#: What fused calls are measured by, and how their operands lie.
+#: What fused calls are measured by and a matrix of another type, and how their operands lie.
 GROUPS: dict[str, tuple[tuple[EpilogueStep, ...], tuple[MatrixMeta, ...]]] = {
     "silu": ((Silu(),), ()),
     "gelu_bias": ((Add(operand="bias"), CAST, Gelu(approximate=Approximate.NONE)), (lies(0, 1),)),
     "residual": ((Add(operand="r"),), (lies(6144, 1),)),
     "sigmoid_gate": ((Sigmoid(), CAST, Multiply(operand="up")), (lies(6144, 1),)),
     "weighted": ((Multiply(operand="w"),), (lies(1, 0),)),
-    "lora": ((Add(operand="r"), CAST, Add(operand="bias")), (lies(6144, 1, FP32), lies(0, 1))),
+    "mixed": ((Add(operand="r"), CAST, Add(operand="bias")), (lies(6144, 1, FP32), lies(0, 1))),
 }
 #: Bytes of registers that do not fit: of a few numbers that are the same for every tile.
 SPILLED = 64

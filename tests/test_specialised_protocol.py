@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -101,10 +102,10 @@ SLIPS = {
     "too many bytes are expected": ("STEP_BYTES)", "STEP_BYTES + 2)", False),
     "too few bytes are expected": ("STEP_BYTES)", "STEP_BYTES - 4)", False),
     "staged too early in a tile": ("tma.store_wait(BUFFERS - 1)", "tma.store_wait(BUFFERS)", False),
-    "staged too early in the next": ("NUMBER == 0:\n            tma.store_wait(0)", "NUMBER == 0:\n            pass",
+    "staged too early in the next": ("NUMBER == 0:\n        tma.store_wait(0)", "NUMBER == 0:\n        pass",
                                      False),
-    "stored before a fence": ("        buffer.store(sums.to(out_desc.dtype))\n        fence_async_shared()\n",
-                              "        buffer.store(sums.to(out_desc.dtype))\n", False),
+    "stored before a fence": ("    buffer.store(rounded)\n    fence_async_shared()\n",
+                              "    buffer.store(rounded)\n", False),
     "ends before all is stored": ("program ends.\n        tma.store_wait(0)", "program ends.\n        pass", False),
     "the next kernel starts early": ("if index + programs >= work:", "if True:", False),
     "nobody waits for the kernel in front": ("        wait_for_previous()\n", "        pass\n", False),
@@ -149,9 +150,40 @@ WHOLE_SLIPS = {
     "right and left are exchanged": ("gl.join(left, right)", "gl.join(right, left)"),
     "sums of another tile go on": ("sums, step > 0, BLOCK_N", "sums, True, BLOCK_N"),
     "sums are read in the making": ("sums = warpgroup_mma_wait(0, deps=sums)", "pass"),
-    "a piece too early": ("staging, i, STORE_BUFFERS", "staging, -1, STORE_BUFFERS"),
+    "a piece too early": ("row, n, staging, i, STORE_BUFFERS", "row, n, staging, -1, STORE_BUFFERS"),
     "each loads the upper half of B": ("n + first, k, first", "n, k, first"),
 }  # fmt: skip
+
+
+def finished(launch: Launch, seed: int) -> Launch:
+    """The same, each tile finished by a program before it is stored."""
+    return replace(launch, by_descriptor=True, out_rows=True, finished=Random(seed).choice([1, 2, 4]))
+
+
+@pytest.mark.parametrize("draw", [drawn, drawn_pairs, drawn_whole])
+def test_tiles_are_finished_where_they_lie(draw: Any) -> None:
+    for seed in range(70):
+        finished(draw(seed), seed).run(seed)
+
+
+#: Other slips: what is in the source of what finishes tiles, and what instead.
+FINISH_SLIPS = {
+    "operands of the part before": ("column + (i + 1) * WIDTH, m, n, M, N", "column + i * WIDTH, m, n, M, N"),
+    "parts the other way round": ("whole_of(parts[:HALF]), whole_of(parts[HALF:])",
+                                  "whole_of(parts[HALF:]), whole_of(parts[:HALF])"),
+    "a piece in the place of its last part": ("column + (i + 1 - EACH) * WIDTH", "column + i * WIDTH"),
+    "all pieces staged in one place": ("NUMBER + i // EACH", "NUMBER"),
+    "columns beside finished as the first": ("beside, out_beside_desc, rows, n + BLOCK_N, M, N, staging_beside",
+                                             "beside, out_beside_desc, rows, n, M, N, staging_beside"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("slip", FINISH_SLIPS)
+def test_a_slip_in_finishing_is_found(slip: str) -> None:
+    right, wrong = FINISH_SLIPS[slip]
+    assert right in SOURCE
+    launches = [finished(draw(seed), seed) for seed in range(60) for draw in (drawn, drawn_whole)]
+    assert fails(launches, SOURCE.replace(right, wrong))
 
 
 def fails(launches: list[Launch], source: str | None = None) -> bool:

@@ -33,10 +33,13 @@ FUSED_CONFIGS = (
     *SINGLE_CONFIGS, PAIRED,
     *(replace(c, dependent=True) for c in SINGLE_CONFIGS if c.block_m * c.block_n <= SHORT_TILE),
 )  # fmt: skip
+#: Sums of a thread beside which registers hold what is finished.
+_MOST_SUMS = 176
 #: Of the specialised chain, those of which every part of a tile is as many columns as an aligned line has elements.
 SPECIALISED_ENDS = tuple(
     c for c in configs_of(Structure.CHAIN_SPECIALISED)
     if isinstance(c, SpecialisedConfig) and c.block_n % LINE == c.beside_n % LINE == 0
+    and c.outputs_per_thread <= _MOST_SUMS
 )  # fmt: skip
 #: Nanoseconds in which a program finishes a thousand outputs, about, by functions and by all else.
 _FUNCTION_NS, _OTHER_NS = 360.0, 160.0

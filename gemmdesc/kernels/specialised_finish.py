@@ -23,7 +23,7 @@ from gemmdesc.kernels.fused_steps import (
     run_program,
     taken,
 )
-from gemmdesc.kernels.specialised_store import store_piece
+from gemmdesc.kernels.specialised_store import beside, store_piece
 
 #: Warps of a group, in both directions of what it fetches.
 WARPS = gl.constexpr(4)
@@ -86,10 +86,7 @@ def whole_of(parts):
         return parts[0]
     else:
         HALF: gl.constexpr = len(parts) // 2
-        left, right = whole_of(parts[:HALF]), whole_of(parts[HALF:])
-        ROWS: gl.constexpr = left.shape[0]
-        WIDTH: gl.constexpr = 2 * left.shape[1]
-        return gl.join(left, right).permute((0, 2, 1)).reshape([ROWS, WIDTH])
+        return beside(whole_of(parts[:HALF]), whole_of(parts[HALF:]))
 
 
 @gluon.jit

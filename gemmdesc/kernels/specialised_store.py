@@ -63,6 +63,14 @@ def halves(sums):
 
 
 @gluon.jit
+def beside(left, right):
+    """``right`` to the right of ``left``."""
+    ROWS: gl.constexpr = left.shape[0]
+    WIDTH: gl.constexpr = 2 * left.shape[1]
+    return gl.join(left, right).permute((0, 2, 1)).reshape([ROWS, WIDTH])
+
+
+@gluon.jit
 def rounded_sums(sums, dtype: gl.constexpr):
     """Sums as an output of dtype, two in one volatile instruction.
 

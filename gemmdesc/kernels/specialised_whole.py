@@ -17,7 +17,7 @@ from triton.experimental.gluon.language._core import builtin
 
 from gemmdesc.kernels.cluster import descriptor_address, load_for_both, shared_address
 from gemmdesc.kernels.specialised_finish import finish_pieces
-from gemmdesc.kernels.specialised_store import store_elements, store_pieces
+from gemmdesc.kernels.specialised_store import beside, store_elements, store_pieces
 
 #: Columns of B that lie together, in lines of 128 bytes: where the hardware's swizzling begins again.
 PATTERN = gl.constexpr(8)
@@ -141,14 +141,6 @@ def load_part(desc, k, n, rank, filled, buffer, CLUSTER_M: gl.constexpr):
         load_for_both(desc, n + first, k, first, filled, buffer)
     else:
         load_lines(desc, n, k, filled, buffer)
-
-
-@gluon.jit
-def beside(left, right):
-    """``right`` to the right of ``left``."""
-    ROWS: gl.constexpr = left.shape[0]
-    WIDTH: gl.constexpr = 2 * left.shape[1]
-    return gl.join(left, right).permute((0, 2, 1)).reshape([ROWS, WIDTH])
 
 
 @gluon.jit
