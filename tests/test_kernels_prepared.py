@@ -28,7 +28,7 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, LaunchError
 from gemmdesc.kernels.choose import MOST_COUNTED, KernelChoice, choose_kernel
 from gemmdesc.kernels.choose_lanes import LaneChoice
-from gemmdesc.kernels.compiling import KERNELS, compile_variant, compiled_variants, constants_of, options_of
+from gemmdesc.kernels.compiling import KERNELS, SPECIALISED_KERNELS, compile_variant, compiled_variants, constants_of, options_of
 from gemmdesc.kernels.counters import UNIT, Counters, device_counters
 from gemmdesc.kernels.launch_loop import MOST_MAPS, MOST_WORDS, launch_loop, packed_program, program_runner
 from gemmdesc.kernels.launch_tiled import launch_choice
@@ -608,7 +608,7 @@ def test_a_thread_without_a_context_gets_one_before_it_asks_for_counters() -> No
 
 EACH_KERNEL = {v.kernel: v for v in sorted(enumerate_variants(SHARED), key=str)}
 #: Warps of a kernel that starts others beside those of its variant.
-MORE_WARPS = {"chain_specialised": 12}
+MORE_WARPS = dict.fromkeys(SPECIALISED_KERNELS, 12)
 
 
 @pytest.mark.parametrize("kernel", EACH_KERNEL)
