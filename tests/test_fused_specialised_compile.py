@@ -103,7 +103,11 @@ def end_of(sharing: str, columns: int, *, whole: bool = False, cluster: int = 1)
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", GROUPS)
+#: Of the groups those that are compiled each time: a function, and several operands of all kinds.
+AT_LEISURE = ("silu", "mixed")
+
+
+@pytest.mark.parametrize("name", [n if n in AT_LEISURE else pytest.param(n, marks=pytest.mark.slow) for n in GROUPS])
 def test_groups_that_take_turns_do_the_stock_kernels_operations(name: str) -> None:
     config = end_of("turns", 128)
     found = operations(check(name, config))

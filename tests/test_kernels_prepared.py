@@ -28,7 +28,14 @@ from gemmdesc.dtypes import DType
 from gemmdesc.errors import Declined, LaunchError
 from gemmdesc.kernels.choose import MOST_COUNTED, KernelChoice, choose_kernel
 from gemmdesc.kernels.choose_lanes import LaneChoice
-from gemmdesc.kernels.compiling import KERNELS, SPECIALISED_KERNELS, compile_variant, compiled_variants, constants_of, options_of
+from gemmdesc.kernels.compiling import (
+    KERNELS,
+    SPECIALISED_KERNELS,
+    compile_variant,
+    compiled_variants,
+    constants_of,
+    options_of,
+)
 from gemmdesc.kernels.counters import UNIT, Counters, device_counters
 from gemmdesc.kernels.launch_loop import MOST_MAPS, MOST_WORDS, launch_loop, packed_program, program_runner
 from gemmdesc.kernels.launch_tiled import launch_choice

@@ -79,8 +79,13 @@ SOME = [
 ]  # fmt: skip
 
 
+def first_at_leisure(configs: list[SpecialisedConfig]) -> list[Any]:
+    """The first of them each time, the others where there is time: each compiles for seconds."""
+    return [configs[0], *(pytest.param(c, marks=pytest.mark.slow) for c in configs[1:])]
+
+
 @pytest.mark.parametrize("a_rows", [True, False])
-@pytest.mark.parametrize("config", SOME[:4], ids=name_of)
+@pytest.mark.parametrize("config", first_at_leisure(SOME[:4]), ids=name_of)
 def test_descriptors_are_those_that_triton_makes_and_b_has_no_gaps(config: SpecialisedConfig, a_rows: bool) -> None:
     found = steps_of(ptx_of(config, a_rows))
     rows = config.rows // 64
@@ -155,7 +160,7 @@ def swizzled(offset: int, line: int) -> int:
 
 
 @pytest.mark.parametrize("stored", [DType.FLOAT16, DType.FLOAT32])
-@pytest.mark.parametrize("config", SOME[:4], ids=name_of)
+@pytest.mark.parametrize("config", first_at_leisure(SOME[:4]), ids=name_of)
 def test_every_sum_is_stored_in_its_place(config: SpecialisedConfig, stored: DType) -> None:
     ptx = ptx_of(config, True, stored)
     size, width, rows = stored.itemsize, config.columns, config.rows
